@@ -34,6 +34,7 @@ from cluster.schedules.seating import Seating
 from cluster.schedules.task_evaluation import TaskEvaluation
 from cluster.supervision.actor_watch import ActorWatch
 from cluster.supervision.restart_budget import RestartBudget
+from cluster.tracking.callbacks import Callbacks
 from cluster.tracking.recorder import Recorder
 from spag_ray.config.run import RunConfig
 from spag_ray.game.protocol import SEATS, Solved, seat_to_move
@@ -61,6 +62,7 @@ class RunParts:
     control: RunControl
     status: StatusBoard
     recorder: Recorder
+    callbacks: Callbacks
     restarts: RestartBudget
     reservation: Reservation
     policies: Sequence[LearningPolicy]
@@ -102,7 +104,8 @@ def build_parts(
     status = StatusBoard(lambda: policies[0].version, names_of_all(by_name))
     write_names(folder, config, games)
     Heartbeat(lease, status.note)  # until this process ends
-    recorder = Recorder(folder, config.tracking, status.note, lease.check, by_name)
+    callbacks = Callbacks(config.tracking.callbacks, status.note)
+    recorder = Recorder(folder, config.tracking, status.note, lease.check, by_name, hear=callbacks.hear)
     restarts = RestartBudget(config.supervision, recorder, status.note)
     reservation = Reservation(config.cluster, reservation_of(folder), status.note, control.check_stop)
 
@@ -162,6 +165,7 @@ def build_parts(
         control=control,
         status=status,
         recorder=recorder,
+        callbacks=callbacks,
         restarts=restarts,
         reservation=reservation,
         policies=policies,

@@ -51,6 +51,7 @@ class Trainer:
         return num_versions % self.config.checkpoint.every_versions == 0 or self.recovery.is_due
 
     def play_expert(self) -> list[Episode]:
+        self._parts.callbacks.stage_began(str(IMITATED))
         by_game = []
         for each in self._parts.words.games:
             words = list(self._parts.cards if self.config.of_game(each.game).game.has_cards else each.words)
@@ -61,11 +62,14 @@ class Trainer:
         for game, number in map(plan.at, range(self.config.imitation.games)):
             played.append(Scenario(by_game[game][number % len(by_game[game])], self._parts.words.games[game].game))
         seats = dict.fromkeys(("attacker", "defender"), self._parts.seating.expert())
-        return play_round(self._parts.ground, str(EXPERT), played, seats, Opponents(self.config.seed))
+        episodes = play_round(self._parts.ground, str(EXPERT), played, seats, Opponents(self.config.seed))
+        self._parts.callbacks.games_came(episodes)
+        return episodes
 
     def self_play(self, stage: Stage) -> list[Episode]:
         """One game per word: the newest weights against themselves, the league's opponents, and after a collapse the
         frozen opponents (self_play.on_collapse: mix)."""
+        self._parts.callbacks.stage_began(str(stage))
         leases = [self._parts.words.lease() for _ in range(self.config.self_play.games_per_round)]
         opponents, others = self._parts.league.opponents(), dict(self._parts.league.seats)
         if share := self._parts.collapse.mix_share:
@@ -83,6 +87,7 @@ class Trainer:
 
     def learn(self, stage: TrainingStage) -> None:
         """Train every policy on its part."""
+        self._parts.callbacks.stage_began(str(stage.stage))
         self._parts.publisher.wake_learners()
 
         def show(name: str, done: int, total: int, loss: float | None) -> None:
@@ -106,6 +111,9 @@ class Trainer:
         for policy in self._parts.policies:
             policy.save_to(policy.saved(stage))
         self._write_cards(stage)
+        self._parts.callbacks.stage_ended(
+            str(stage), {each.name: str(each.saved(stage)) for each in self._parts.policies}
+        )
 
     def save_missing(self, state: RunState) -> None:
         """Save the model of the stage that `state` ended with, if the attempt before could not."""
@@ -137,6 +145,7 @@ class Trainer:
 
     def record_opponents(self, episodes: list[Episode]) -> None:
         """Who won against whom."""
+        self._parts.callbacks.games_came(episodes)
         self._parts.league.record(episodes)
 
     def evaluate(self, stage: Stage) -> None:
@@ -175,6 +184,7 @@ class Trainer:
     def end(self) -> list[Match]:
         self._write_cards()
         self._parts.league.end()
+        self._parts.callbacks.end()
         self._parts.status.set_status("done")
         return self._parts.matches.results
 

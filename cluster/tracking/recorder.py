@@ -33,7 +33,7 @@ class Recorder:
     """Appends to metrics.jsonl; each line has `time` (seconds since the epoch), `kind`, and the values. Updates Ray's
     metrics from the line if Ray is running, and passes its curves to TensorBoard and W&B. Thread-safe. If one of these
     two fails, it is dropped, and `note` is called with the reason. `check` raises LeaseLostError if another run holds
-    the folder; then nothing is written. `games`: the names of those that are played."""
+    the folder; then nothing is written. `games`: the names of those that are played. `hear` gets each line, too."""
 
     def __init__(
         self,
@@ -42,9 +42,11 @@ class Recorder:
         note: Callable[[str], None] = lambda text: None,
         check: Callable[[], None] = lambda: None,
         games: NamesByGame = UNKNOWN,
+        hear: Callable[[Line], None] = lambda line: None,
     ) -> None:
         check()
         self._check = check
+        self._hear = hear
         self._path = folder / "metrics.jsonl"
         self._lock = threading.Lock()
         self._note = note
@@ -84,6 +86,7 @@ class Recorder:
             if self._exporter is not None:
                 for update in updates(line):
                     self._exporter.take(update)
+        self._hear(line)
 
     def last(self, kind: str | None, count: int) -> list[dict[str, Any]]:
         """The last `count` lines (at most MAX_KEPT) of one kind, or of all if `kind` is None; the newest is last."""

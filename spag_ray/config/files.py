@@ -63,5 +63,8 @@ def named_paths(config: RunConfig) -> dict[str, str]:
             named[f"{config.game_keys[number]}.name"] = str(package_of(module) or module)
     if (module := game_file(config.objective.advantage)) is not None:
         named["objective.advantage"] = str(package_of(module) or module)
+    for number, name in enumerate(config.tracking.callbacks):
+        if (module := game_file(name)) is not None:
+            named[f"tracking.callbacks.{number}"] = str(package_of(module) or module)
     named |= {key: path for key, path in maybe_shipped.items() if Path(path).is_file()}
     return {key: path for key, path in named.items() if path}

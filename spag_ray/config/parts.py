@@ -346,10 +346,14 @@ class WandbConfig(Part):
 
 
 class TrackingConfig(Part):
-    """Where metrics.jsonl is also sent."""
+    """Where metrics.jsonl is also sent, and who else is told what happens."""
 
     tensorboard: bool = Field(True, description="TensorBoard's event files in the run's folder")
     wandb: WandbConfig | None = Field(None, description="a project on Weights & Biases, if wandb is installed")
+    callbacks: tuple[str, ...] = Field(
+        (),
+        description="classes of your own, `my_module:MyCallback`, that are told of stages, games, steps and versions",
+    )
 
 
 class ClusterConfig(Part):

@@ -233,7 +233,18 @@ class Life(Trainer):
         self.league = LeaguePlay(config, self.lease, policies, publisher, seating, silent)
         ground: Any = SimpleNamespace(config=config, folder=folder, status=silent, buffer_metrics=silent, life=self)
         samples = StageSamples(config, silent, silent, {"policy"}, silent)
-        quiet = ("status", "recorder", "restarts", "reservation", "buffer", "matches", "frozen", "collapse", "tasks")
+        quiet = (
+            "status",
+            "recorder",
+            "callbacks",
+            "restarts",
+            "reservation",
+            "buffer",
+            "matches",
+            "frozen",
+            "collapse",
+            "tasks",
+        )
         parts: Any = SimpleNamespace(
             config=config,
             control=control,
@@ -247,7 +258,7 @@ class Life(Trainer):
             samples=samples,
             league=self.league,
             exploitability=[],
-            **dict.fromkeys(quiet, silent),
+            **dict.fromkeys((*quiet, "callbacks"), silent),
         )
         super().__init__(parts, Recovery(parts))
 

@@ -17,6 +17,7 @@ from cluster.run.checkpoint import RunState
 from cluster.run.control import RunControl
 from cluster.run.training import MAX_UNDECIDED, train
 from cluster.run.training_verbs import Trainer, asks_tasks
+from cluster.tracking.callbacks import Callbacks
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import decode
@@ -275,6 +276,7 @@ def test_a_model_of_an_abandoned_attempt_is_not_taken_for_that_of_the_new_checkp
     trainer._parts = SimpleNamespace(
         policies=[Policy(tmp_path)],
         publisher=SimpleNamespace(wake_learners=lambda: None),
+        callbacks=Callbacks([], pytest.fail),
         control=RunControl(FolderLease.take(tmp_path)),
     )
     trainer.learn(SimpleNamespace(stage=Stage.of_round(2)))

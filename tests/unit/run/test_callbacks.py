@@ -1,0 +1,186 @@
+"""Callbacks of the user's own: told of everything in order, by a thread of their own, and isolated from the run."""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.tracking import callbacks
+from cluster.tracking.callbacks import Callbacks, callback_class
+from cluster.tracking.recorder import Recorder
+from spag_ray.config.files import named_paths
+from spag_ray.config.loading import parse_config
+from spag_ray.errors import ConfigError
+from spag_ray.game.rules import Outcome
+from spag_ray.results.lines import StepLine, StepReport, SyncLine, SyncReport
+from tests.support.episodes import game
+
+OWN = """
+import threading
+heard = []
+release = threading.Event()
+
+class Listens:
+    def on_stage_began(self, stage): heard.append(("began", stage))
+    def on_games(self, stage, episodes): heard.append(("games", stage, len(episodes)))
+    def on_step(self, stage, policy, report): heard.append(("step", stage, policy, report.loss))
+    def on_version(self, policy, version): heard.append(("version", policy, version, threading.current_thread().name))
+    def on_stage_ended(self, stage, models): heard.append(("ended", stage, models))
+
+class Fails:
+    def __init__(self): self.num_calls = 0
+    def on_step(self, stage, policy, report):
+        self.num_calls += 1
+        heard.append(self.num_calls)
+        if self.num_calls != 3:
+            raise ValueError(f"call {self.num_calls}")
+
+class Waits:
+    def on_step(self, stage, policy, report):
+        release.wait(20)
+        heard.append(report.step)
+
+class Misspelt:
+    def on_steps(self, stage, policy, report): ...
+
+class Deaf:
+    def hear(self): ...
+
+class Needs:
+    def __init__(self, what): ...
+    def on_version(self, policy, version): ...
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(OWN)
+    return "mine.py"
+
+
+def heard_by(name: str) -> Any:
+    return vars(__import__("sys").modules["spag_ray_game_mine"])[name]
+
+
+def step(number: int) -> StepLine:
+    return StepLine("spag-1", "policy", StepReport(number, loss=float(number)))
+
+
+def test_a_callback_is_told_of_stages_games_steps_and_versions_in_order(own: str, tmp_path: Path) -> None:
+    notes: list[str] = []
+    told = Callbacks([f"{own}:Listens"], notes.append)
+    recorder = Recorder(tmp_path, hear=told.hear)
+    told.stage_began("spag-1")
+    told.games_came([game(0, Outcome.TIED), game(1, Outcome.TIED)])
+    told.games_came([])
+    told.stage_began("spag-1")
+    recorder.record(step(1))
+    told.stage_ended("spag-1", {"policy": "models/spag-1"})
+    recorder.record(SyncLine("policy", SyncReport(2, 0.5)))
+    told.end()
+    assert heard_by("heard") == [
+        ("began", "spag-1"),
+        ("games", game(0, Outcome.TIED).stage, 2),
+        ("step", "spag-1", "policy", 1.0),
+        ("ended", "spag-1", {"policy": "models/spag-1"}),
+        ("version", "policy", 2, "callbacks"),
+    ]
+    assert notes == []
+
+
+def test_one_that_fails_three_times_in_a_row_is_not_called_any_more_and_others_are(own: str) -> None:
+    notes: list[str] = []
+    told = Callbacks([f"{own}:Fails", f"{own}:Listens"], notes.append)
+    for number in range(1, 9):
+        told.hear(step(number))
+    told.end()
+    heard = heard_by("heard")
+    assert [each for each in heard if isinstance(each, int)] == [1, 2, 3, 4, 5, 6], "the third call was fine"
+    assert len([each for each in heard if isinstance(each, tuple)]) == 8
+    assert notes[0] == "callback mine.py:Fails: on_step: ValueError: call 1"
+    assert notes[-1].endswith("call 6; that was the third time in a row, so mine.py:Fails is not called any more")
+    assert len(notes) == 5
+
+
+def test_a_slow_one_holds_nothing_up_and_is_left_at_the_end(own: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(callbacks, "MAX_WAITING", 3)
+    notes: list[str] = []
+    told = Callbacks([f"{own}:Waits"], notes.append)
+    began = time.monotonic()
+    for number in range(50):
+        told.hear(step(number))
+    told.end(within_s=0.3)
+    assert time.monotonic() - began < 5
+    assert notes == [
+        "callbacks are too slow: 3 calls wait, and further ones are left out",
+        "callbacks had not ended 0 s after the run and were left",
+    ]
+    heard_by("release").set()
+    told.end()
+    assert heard_by("heard")[0] == 0
+    assert 3 <= len(heard_by("heard")) <= 4
+
+
+def test_without_callbacks_there_is_no_thread_and_nothing_is_kept() -> None:
+    before = threading.active_count()
+    told = Callbacks([], pytest.fail)
+    for number in range(1000):
+        told.hear(step(number))
+    told.end()
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("Misspelt", "on_steps is never called; did you mean `on_step`?"),
+        ("Deaf", "has no method that is called; there are on_stage_began, on_games"),
+        ("Listen", "mine.py has no Listen; did you mean `Listens`?"),
+    ],
+)
+def test_a_class_that_would_not_be_called_is_refused(own: str, name: str, wrong: str) -> None:
+    with pytest.raises(ConfigError, match=r"tracking\.callbacks") as refused:
+        callback_class(f"{own}:{name}")
+    assert wrong in str(refused.value)
+
+
+def test_a_class_that_cannot_be_made_is_refused(own: str) -> None:
+    with pytest.raises(ConfigError, match=r"mine.py:Needs cannot be made without arguments \(TypeError"):
+        Callbacks([f"{own}:Needs"], pytest.fail)
+
+
+def test_files_of_callbacks_travel_with_a_job(own: str) -> None:
+    config = parse_config({"tracking": {"callbacks": [f"{own}:Listens", "installed_package:Other"]}})
+    assert named_paths(config)["tracking.callbacks.0"] == "mine.py"
+    assert "tracking.callbacks.1" not in named_paths(config)
+
+
+def test_the_examples_have_hooks_and_give_finite_figures() -> None:
+    path = Path(__file__).parents[3] / "docs" / "examples" / "callbacks.py"
+    for name in ("Trackio", "MLflow"):
+        callback_class(f"{path}:{name}")
+    spec = importlib.util.spec_from_file_location("example_callbacks", path)
+    assert spec is not None
+    assert spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    logged: list[tuple[dict[str, float], int]] = []
+
+    class Kept(example.Tracker):  # type: ignore[name-defined]
+        def log(self, figures: dict[str, float], step: int) -> None:
+            logged.append((figures, step))
+
+    kept = Kept()
+    kept.on_step("spag-1", "policy", StepReport(1, loss=0.5, kl_loss=0.25))
+    kept.on_games("spag-1", [game(0, Outcome.TIED), game(1, Outcome.ATTACKER_WINS)])
+    (figures, at), (shares, later) = logged
+    assert (at, later) == (1, 1)
+    assert figures["train/policy/loss"] == 0.5
+    assert "train/policy/entropy" not in figures, "it was not said"
+    assert shares == {"play/tied_game": 0.5, "play/attacker_wins": 0.5}
