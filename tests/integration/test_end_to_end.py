@@ -41,6 +41,17 @@ from tests.support.runs import PENALISED, drawn_by_tensorboard, quiet, records_o
 from tests.support.tiny_model import TARGETS
 
 SECRET = "hf_nobody_may_read_this"
+CALLBACK = """
+class Listens:
+    def say(self, text):
+        with open({heard!r}, "a") as file:
+            file.write(text + "\\n")
+    def on_stage_began(self, stage): self.say(f"began {{stage}}")
+    def on_games(self, stage, episodes): self.say(f"games {{stage}} {{len(episodes)}}")
+    def on_step(self, stage, policy, report): self.say(f"step {{report.step}}")
+    def on_version(self, policy, version): self.say(f"version {{version}}")
+    def on_stage_ended(self, stage, models): self.say(f"ended {{stage}}")
+"""
 
 
 pytestmark = pytest.mark.usefixtures("secret", "local_ray")
@@ -88,9 +99,12 @@ def check_word_scored(episodes: list[Episode], model: Path) -> None:
 def test_a_run_imitates_plays_learns_syncs_and_says_what_happened(
     tiny_model: Path, words: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    folder = tmp_path / "run"
+    folder, heard = tmp_path / "run", tmp_path / "heard.txt"
+    (tmp_path / "mine.py").write_text(CALLBACK.format(heard=str(heard)))
     console = Console(record=True, width=160)
-    run_training(tiny_run(tiny_model, words, evaluation={"games": 6, "base_games": 3}), folder, console)
+    tracking = {"callbacks": [f"{tmp_path}/mine.py:Listens"]}
+    config = tiny_run(tiny_model, words, evaluation={"games": 6, "base_games": 3}, tracking=tracking)
+    run_training(config, folder, console)
     assert "A worker died" not in "".join(capfd.readouterr()), "Ray takes an engine that was closed for one that died"
     printed = console.export_text()
     for stage in ("base", "imitated", "spag-1", "spag-2"):
@@ -101,7 +115,14 @@ def test_a_run_imitates_plays_learns_syncs_and_says_what_happened(
     assert f"report: {folder}/report.html" in printed.replace("\n", "")
     assert (folder / "report.html").is_file()
 
+    told = [line for line in heard.read_text().splitlines() if not line.startswith("step")]
+    assert told == [
+        *("began imitated", "games expert 12", "ended imitated", "version 1"),
+        *("began spag-1", "games spag-1 24", "ended spag-1", "version 2"),
+        *("began spag-2", "games spag-2 24", "ended spag-2", "version 3"),
+    ]
     metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert sum(line["kind"] == "step" for line in metrics) == len(heard.read_text().splitlines()) - len(told)
     assert [line["version"] for line in metrics if line["kind"] == "sync"] == [1, 2, 3]
     assert all(line["num_bytes"] > 100_000 for line in metrics if line["kind"] == "sync")
     steps = [line for line in metrics if line["kind"] == "step"]
@@ -307,6 +328,7 @@ def test_a_league_plays_earlier_versions_and_a_fixed_model_and_learns_its_own_tu
             "past_share": 0.4,
             "fixed": [{"model": str(other_tiny_model), "share": 0.3}],
             "max_snapshots": 2,
+            "choose": "nash" if schedule == "stream" else "even",
         },
         engine={"kind": "transformers", "num_cpus": 0.25},
         learner={"num_cpus": 0.25},
@@ -333,8 +355,12 @@ def test_a_league_plays_earlier_versions_and_a_fixed_model_and_learns_its_own_tu
     kept = [past["version"] for past in written["kept"]]
     assert len(kept) == 2
     assert sorted(path.name for path in (folder / "league").iterdir()) == [f"v{v}" for v in kept]
-    assert sum(sum(v for k, v in row.items() if k not in ("attacker", "defender")) for row in written["games"]) >= 36
+    assert (
+        sum(sum(v for k, v in row.items() if k not in ("attacker", "defender", "margin")) for row in written["games"])
+        >= 36
+    )
     assert any(name.startswith("policy@") for name in written["ratings"])
+    assert sum(past["share"] for past in written["kept"]) == pytest.approx(1, abs=1e-3)
 
 
 @pytest.mark.long  # two learners and two engines: a minute
