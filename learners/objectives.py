@@ -63,17 +63,21 @@ NO_KIND = -1  # of a token that is read and not trained
 DECIDING, BETWEEN, WORD = 1, 2, 3  # the parts of a claim: "I know the word", "! It is", the word
 
 # What `batch_loss` sums over the texts beside the terms. All but the first are of turns, one addend per turn: means
-# over its tokens of the entropy, k3 of ref and theta, the share on the clipped branch, exp(theta - old); and of sampled
-# turns alone exp(old - sampler), not capped, and |old - sampler| and its k3, engine against learner.
+# over its tokens of the entropy, k3 of ref and theta, the share on the clipped branch, exp(theta - old), old - theta,
+# the share on the upper clipped branch; and of sampled turns alone exp(old - sampler), not capped, |old - sampler| and
+# its k3, engine against learner, and the share above the cap.
 STATISTICS = (
     "listened_nats",
     "entropy",
     "divergence",
     "clip_fraction",
     "ratio",
+    "approx_kl",
+    "clip_high",
     "mismatch",
     "gap",
     "gap_k3",
+    "capped",
 )
 MAXIMA = ("ratio_max", "gap_max")
 
@@ -239,6 +243,7 @@ def _clipped(
     if objective.kl_weighting == "ratio":  # multiplied out, so that exp(d), which may overflow, is not computed
         divergence = bounded_ratio(turns.ref, turns.old) - ratio * (1 + turns.ref - turns.theta)
     is_turn = tokens.of_kind("turn")
+    advantages = torch.repeat_interleave(tokens.advantages, tokens.lengths, output_size=len(ratio))
     if objective.loss == "gspo":
         theta, old, sampler = tokens.means(turns.theta, turns.old, turns.sampler)
         policy, clipped_turns = _surrogate(
@@ -247,15 +252,16 @@ def _clipped(
         k3 = tokens.total(divergence * is_turn)
         is_clipped = torch.repeat_interleave(clipped_turns, tokens.lengths, output_size=len(ratio))
     else:
-        advantages = torch.repeat_interleave(tokens.advantages, tokens.lengths, output_size=len(ratio))
         surrogate, is_clipped = _surrogate(ratio, mismatch, advantages, objective)
         policy, k3 = tokens.total(torch.stack([surrogate, divergence], 1) * is_turn[:, None]).unbind(1)
     with torch.no_grad():
         gap = turns.old - turns.sampler
         gap_k3 = torch.expm1(gap.clamp(max=MAX_LOG_RATIO)) - gap
         gap = gap.abs()
-        of_turns = torch.stack([divergence, is_clipped, ratio]) @ turns.share
-        of_sampled = torch.stack([mismatch, gap, gap_k3]) @ turns.sampled
+        moved, is_high = turns.old - turns.theta, is_clipped * (advantages > 0)
+        is_capped = (mismatch > objective.mismatch_cap).to(ratio.dtype)
+        of_turns = torch.stack([divergence, is_clipped, ratio, moved, is_high]) @ turns.share
+        of_sampled = torch.stack([mismatch, gap, gap_k3, is_capped]) @ turns.sampled
         found = (*of_turns.unbind(), *of_sampled.unbind())
         statistics |= dict(zip(STATISTICS[-len(found) :], found, strict=True))
         maxima = torch.stack([ratio * turns.share.sign(), gap * turns.sampled.sign()]).amax(1)

@@ -163,7 +163,6 @@ def step_report(
     """The report of a step from the figures of all ranks. gradient_norm: None if the step was skipped. gpus: None on
     CPUs."""
     sums, maxima = figures.sums, figures.maxima
-    turns, sampled = max(sums["turns"], 1.0), max(sums["sampled_turns"], 1.0)
     tokens, targets = sums["unique_tokens"], sums["target_tokens"]
     losses: dict[str, Any] = {f"{term}_loss": sums[term] if _is_on(term, objective, spec) else None for term in TERMS}
     return StepReport(
@@ -173,12 +172,6 @@ def step_report(
         num_listened=counts.num_listened if spec.listening_coeff else None,
         gradient_norm=math.nan if gradient_norm is None else gradient_norm,
         learning_rate=learning_rate,
-        kl=sums["divergence"] / turns,
-        clip_fraction=sums["clip_fraction"] / turns,
-        ratio_mean=sums["ratio"] / turns,
-        mismatch_mean=sums["mismatch"] / sampled,
-        gap_mean=sums["gap"] / sampled,
-        gap_k3=sums["gap_k3"] / sampled,
         entropy=sums["entropy"] / sums["turns"] if sums["turns"] else math.nan,
         attacker_weight=counts.role_weights[Role.ATTACKER],
         defender_weight=counts.role_weights[Role.DEFENDER],
@@ -191,9 +184,38 @@ def step_report(
         mfu=None if gpus is None else gpus.mfu(tokens, targets, seconds),
         seconds=seconds,
         skipped=gradient_norm is None,
+        compute_s=maxima.get("compute_s", math.nan),
         **losses,
-        **maxima,
+        **_of_turns(figures, counts, objective, spec),
     )
+
+
+def _of_turns(figures: Figures, counts: BatchCounts, objective: ObjectiveConfig, spec: StageSpec) -> dict[str, Any]:
+    """What a report says of trained turns, as far as it applies."""
+    sums, found = figures.sums, dict[str, Any]()
+    turns, sampled = sums["turns"], sums["sampled_turns"]
+    if not turns:
+        return found
+    found |= {"turn_tokens_mean": counts.num_tokens / counts.num_turns, "turn_tokens_max": counts.max_tokens}
+    if spec.method == "self_play":
+        found |= {f"advantage_{name}": getattr(counts, f"advantage_{name}") for name in ("mean", "std", "zeros")}
+    if spec.trains_tokens(objective):
+        high = sums["clip_high"]
+        of_turns = {
+            "kl": sums["divergence"],
+            "approx_kl": sums["approx_kl"],
+            "clip_fraction": sums["clip_fraction"],
+            "clip_fraction_low": sums["clip_fraction"] - high,
+            "clip_fraction_high": high,
+            "ratio_mean": sums["ratio"],
+        }
+        found |= {name: value / turns for name, value in of_turns.items()}
+        found["ratio_max"] = figures.maxima["ratio_max"]
+        if sampled:
+            names = {"mismatch_mean": "mismatch", "mismatch_capped": "capped", "gap_mean": "gap", "gap_k3": "gap_k3"}
+            found |= {name: sums[total] / sampled for name, total in names.items()}
+            found["gap_max"] = figures.maxima["gap_max"]
+    return found
 
 
 def _is_on(term: str, objective: ObjectiveConfig, spec: StageSpec) -> bool:

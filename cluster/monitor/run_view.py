@@ -71,7 +71,7 @@ class Learning:
         self.learning_rate = 0.0 if math.isnan(report.learning_rate) else report.learning_rate
         self.gradient_norm = 0.0 if math.isnan(report.gradient_norm) else report.gradient_norm
         for name, value in zip(CURVES, (report.loss, report.kl, report.entropy, report.ratio_max), strict=True):
-            if math.isfinite(value):
+            if value is not None and math.isfinite(value):
                 self.curves.setdefault(name, deque(maxlen=MAX_POINTS)).append(value)
 
 

@@ -46,9 +46,12 @@ class StepReport:
     `listening_loss` are None without listening. `claiming_loss`, `unsaid_loss` and `entropy_bonus_loss` are None if
     their coefficients are 0. `ratio`: exp(theta - old). `gap`: |old - mu|, learner against engine, over the turns that
     an engine sampled; `gap_k3` is the k3 estimate of their divergence. `mismatch`: exp(old - mu). `entropy`: nats per
-    target token. `gradient_norm` is before clipping. `compute_s`: the part of `seconds` in forward and backward on the
-    busiest rank. `tokens_per_s`: of `num_unique_tokens`. `mfu`: model FLOPs utilisation, the share of the GPUs'
-    measured bfloat16 matrix rate (learners/utilization.py). It and `tokens_per_s_per_gpu` are None on CPUs.
+    target token. `approx_kl`: old - theta. `clip_fraction_low`, `_high`: the tokens at each clip. `mismatch_capped`:
+    those whose weight is capped. `advantage_zeros`: the share of turns whose advantage is 0. What does not apply is
+    None: in imitation all of these, with the published loss all but advantages. `gradient_norm` is before clipping.
+    `compute_s`: the part of `seconds` in forward and backward on the busiest rank. `tokens_per_s`: of
+    `num_unique_tokens`. `mfu`: model FLOPs utilisation, the share of the GPUs' measured bfloat16 matrix rate
+    (learners/utilization.py). It and `tokens_per_s_per_gpu` are None on CPUs.
     `skipped`: the loss or the gradient was not finite, and the weights were not changed.
     """
 
@@ -65,14 +68,23 @@ class StepReport:
     entropy_bonus_loss: float | None = None
     gradient_norm: float = NOT_SAID
     learning_rate: float = NOT_SAID
-    kl: float = NOT_SAID
-    clip_fraction: float = NOT_SAID
-    ratio_mean: float = NOT_SAID
-    ratio_max: float = NOT_SAID
-    mismatch_mean: float = NOT_SAID
-    gap_mean: float = NOT_SAID
-    gap_max: float = NOT_SAID
-    gap_k3: float = NOT_SAID
+    advantage_mean: float | None = None
+    advantage_std: float | None = None
+    advantage_zeros: float | None = None
+    turn_tokens_mean: float | None = None
+    turn_tokens_max: int | None = None
+    kl: float | None = None
+    approx_kl: float | None = None
+    clip_fraction: float | None = None
+    clip_fraction_low: float | None = None
+    clip_fraction_high: float | None = None
+    ratio_mean: float | None = None
+    ratio_max: float | None = None
+    mismatch_mean: float | None = None
+    mismatch_capped: float | None = None
+    gap_mean: float | None = None
+    gap_max: float | None = None
+    gap_k3: float | None = None
     entropy: float = NOT_SAID
     attacker_weight: float = NOT_SAID
     defender_weight: float = NOT_SAID

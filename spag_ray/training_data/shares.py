@@ -68,14 +68,19 @@ class Batch:
 class BatchCounts:
     """What the loss and the report of every rank need to know of a global batch.
 
-    `num_tokens`: trained tokens of turns. `num_decided`: games with trained turns, N of the loss. `num_listened`: games
-    with listened turns that train the word, K of the loss; `num_heard`: those that train when to claim too.
-    `num_unsaid`: {seat: games with turns of it that must not say some words}. `role_weights`: {role: mean weight of the
-    games that it decided; 0 if none}.
+    `num_tokens`: trained tokens of turns; `max_tokens`: those of the longest. `advantage_mean`, `_std`: of the turns;
+    `_zeros`: the share of zeros (all are 0 without turns). `num_decided`: games with trained turns, N of the loss.
+    `num_listened`: games with listened turns that train the word, K of the loss; `num_heard`: those that train when to
+    claim too. `num_unsaid`: {seat: games with turns of it that must not say some words}. `role_weights`: {role: mean
+    weight of the games that it decided; 0 if none}.
     """
 
     num_turns: int
     num_tokens: int
+    max_tokens: int
+    advantage_mean: float
+    advantage_std: float
+    advantage_zeros: float
     num_rows: int
     num_decided: int
     num_listened: int
@@ -86,10 +91,19 @@ class BatchCounts:
     @classmethod
     def of(cls, batch: Batch) -> BatchCounts:
         games = batch.games
+        turns = [turn for game in games for turn in game.turns]
+        lengths, advantages = (
+            np.array([each.num_trained for each in turns]),
+            np.array([each.advantage for each in turns]),
+        )
         weights = {role: [game.weight for game in games if game.role is role and game.turns] for role in Role}
         return cls(
-            num_turns=sum(len(game.turns) for game in games),
-            num_tokens=sum(turn.num_trained for game in games for turn in game.turns),
+            num_turns=len(turns),
+            num_tokens=int(lengths.sum()),
+            max_tokens=int(lengths.max(initial=0)),
+            advantage_mean=float(advantages.mean()) if len(advantages) else 0.0,
+            advantage_std=float(advantages.std()) if len(advantages) else 0.0,
+            advantage_zeros=float((advantages == 0).mean()) if len(advantages) else 0.0,
             num_rows=len(batch.sft),
             num_decided=sum(bool(game.turns) for game in games),
             num_listened=sum(bool(game.listening) and not game.teaches_when for game in games),

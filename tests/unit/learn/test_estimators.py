@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from cluster.planning.plan_checks import check_plan
+from learners.step_sums import Figures, step_report
 from spag_ray.config.files import named_paths
 from spag_ray.config.loading import parse_config
 from spag_ray.config.no_effect import values_without_effect
@@ -198,6 +199,57 @@ def test_an_entropy_bonus_is_averaged_as_the_loss_is_and_has_a_gradient() -> Non
     assert Trained.of(Batch(games), imitated, StageSpec("imitation", 1, 0.0, 0.0), thetas, entropies).sums[
         "entropy_bonus"
     ] == pytest.approx(0)
+
+
+def reported(objective: ObjectiveConfig, spec: StageSpec) -> dict[str, Any]:
+    """Of four turns: clipped above, clipped below, not clipped because of its advantage's sign, and capped."""
+    ratios, advantages = (1.5, 0.5, 0.5, 1.0), (1.0, -1.0, 2.0, 0.0)
+    turns = [
+        Sample((1,), (2,) * length, advantage, (-1.0 - surplus,) * length, (-1.0,) * length)
+        for length, advantage, surplus in zip((1, 1, 2, 4), advantages, (0, 0, 0, 2), strict=True)
+    ]
+    thetas = [
+        torch.full((len(turn.target_ids),), math.log(ratio) - 1, dtype=torch.float64)
+        for turn, ratio in zip(turns, ratios, strict=True)
+    ]
+    batch = Batch((GameSample("a", None, 1.0, tuple(turns)),))
+    found = Trained.of(batch, objective, spec, thetas)
+    report = step_report(
+        Figures(found.sums, found.maxima),
+        batch.counts,
+        objective,
+        spec,
+        step=1,
+        gradient_norm=1.0,
+        learning_rate=0.1,
+        seconds=1.0,
+    )
+    return {name: value for name, value in vars(report).items() if value is not None}
+
+
+def test_a_step_says_what_its_ratios_and_advantages_were() -> None:
+    found = reported(ObjectiveConfig(), StageSpec("self_play", 1, 0.0, 0.0))
+    assert found["clip_fraction"] == 0.5
+    assert (found["clip_fraction_low"], found["clip_fraction_high"]) == (0.25, 0.25)
+    assert found["approx_kl"] == pytest.approx((2 * math.log(2) - math.log(1.5)) / 4)
+    assert found["mismatch_capped"] == 0.25, "one of four engine weights is above 2"
+    assert (found["advantage_mean"], found["advantage_zeros"]) == (0.5, 0.25)
+    assert found["advantage_std"] == pytest.approx(math.sqrt((0.25 + 2.25 + 2.25 + 0.25) / 4))
+    assert (found["turn_tokens_mean"], found["turn_tokens_max"]) == (2.0, 4)
+    of_turns = reported(ObjectiveConfig(loss="gspo", clip_range=0.2), StageSpec("self_play", 1, 0.0, 0.0))
+    assert (of_turns["clip_fraction_low"], of_turns["clip_fraction_high"]) == (0.25, 0.25)
+
+
+def test_what_does_not_apply_to_a_step_is_left_out_and_never_0() -> None:
+    of_ratios = {"kl", "approx_kl", "clip_fraction", "ratio_mean", "ratio_max", "mismatch_mean", "gap_mean", "gap_max"}
+    of_advantages = {"advantage_mean", "advantage_std", "advantage_zeros"}
+    imitated = reported(ObjectiveConfig(), StageSpec("imitation", 1, 0.0, 0.0))
+    assert not (of_ratios | of_advantages) & set(imitated)
+    assert imitated["turn_tokens_max"] == 4
+    published = reported(ObjectiveConfig(loss="published"), StageSpec("self_play", 1, 0.0, 0.0))
+    assert not of_ratios & set(published)
+    assert of_advantages <= set(published)
+    assert of_ratios | of_advantages <= set(reported(ObjectiveConfig(), StageSpec("self_play", 1, 0.0, 0.0)))
 
 
 def test_ratios_of_turns_that_an_engine_sampled_are_weighted_once_for_the_turn() -> None:

@@ -115,6 +115,10 @@ def test_a_batch_counts_each_kind_of_game_and_each_turn_of_a_seat() -> None:
     assert batch.counts == BatchCounts(
         num_turns=3,
         num_tokens=3 * 4,
+        max_tokens=4,
+        advantage_mean=0.5,
+        advantage_std=0.0,
+        advantage_zeros=0.0,
         num_rows=1,
         num_decided=2,
         num_listened=2,
