@@ -137,7 +137,7 @@ def test_every_panel_shows_something_of_a_real_run(
         NUM_PARTS,
         engine={"kind": "transformers"},
         imitation={"enabled": True},
-        objective={"listening_coeff": 1.0, "claiming_coeff": 1.0, "unsaid_coeff": 1.0},
+        objective={"listening_coeff": 1.0, "claiming_coeff": 1.0, "unsaid_coeff": 1.0, "entropy_coeff": 0.01},
         evaluation={"games": 2, "tasks": ["spag_reasoning"], "task_limit": 4},
         checkpoint={"every_versions": 2},
     )

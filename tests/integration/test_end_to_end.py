@@ -131,9 +131,13 @@ def test_a_run_imitates_plays_learns_syncs_and_says_what_happened(
     assert all(line["mismatch_mean"] == pytest.approx(1.0, abs=0.01) for line in steps if line["stage"] != "imitated")
 
     drawn = drawn_by_tensorboard(folder)
-    for field in ("loss", "kl", "entropy", "num_target_tokens", "compute_s", "skipped"):
+    for field in ("loss", "entropy", "num_target_tokens", "compute_s", "skipped"):
         points = drawn[f"step/{field}/imitation"] + drawn[f"step/{field}/self_play"]
         assert points == [(n, np.float32(line[field])) for n, line in enumerate(steps, 1)]
+    assert "step/kl/imitation" not in drawn, "it compares with nothing"
+    diverged = [(n, np.float32(line["kl"])) for n, line in enumerate(steps, 1) if "kl" in line]
+    assert drawn["step/kl/self_play"] == diverged
+    assert len(diverged) == sum(line["stage"] != "imitated" for line in steps)
     syncs = [line for line in metrics if line["kind"] == "sync"]
     assert drawn["sync/num_bytes"] == [(line["version"], np.float32(line["num_bytes"])) for line in syncs]
     played = [line for line in metrics if line["kind"] == "play" and line["stage"].startswith("spag-")]
