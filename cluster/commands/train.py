@@ -99,7 +99,8 @@ def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease
 
 def _advice(config: RunConfig, prepared: Prepared) -> Iterator[str]:
     """What is allowed, but may not be what was meant."""
-    if any(each.objective.learn_from == "both" and each.objective.loser_turns == "all" for each in config.each_game):
+    shared = [each.objective for each in config.each_game if each.objective.advantage == "spag"]
+    if any(objective.learn_from == "both" and objective.loser_turns == "all" for objective in shared):
         yield (
             "objective.learn_from: both also pushes losers' turns down; a reproduction saw that not converge: "
             "watch ratio_max and entropy in metrics.jsonl, or lower what a loser is paid in game.payoffs"

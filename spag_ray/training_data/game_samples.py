@@ -69,7 +69,7 @@ def game_samples(
     if objective.drop_agreeing:
         _drop_agreeing(learned, episodes, payoffs, learning)
     games = []
-    for episode, (weight, advantages) in zip(episodes, learned, strict=True):
+    for episode, (weight, own) in zip(episodes, learned, strict=True):
         outcome = episode.verdict.outcome
         turns = tuple(
             Sample(
@@ -80,7 +80,7 @@ def game_samples(
                 role=turn.role,
                 forced=turn.forced,
             )
-            for turn, advantage in ((episode.turns[index], advantages[index]) for index in sorted(advantages))
+            for turn, advantage in ((episode.turns[index], own[index]) for index in sorted(own))
             if turn.token_ids and (learning is None or turn.policy in learning)
         )
         if turns:
