@@ -12,6 +12,7 @@ from rich.console import Console
 
 from cluster.commands.game import app as game_app
 from cluster.guarded import run_guarded
+from cluster.monitor.comparison import compare
 from cluster.planning.config_reference import explain
 from cluster.serve.command import serve
 from spag_ray import __version__
@@ -290,6 +291,7 @@ def convert(
 
 
 app.command("config")(explain)
+app.command("compare")(compare)
 app.add_typer(game_app, name="game")
 words_app = typer.Typer(invoke_without_command=True)
 app.add_typer(words_app, name="words")

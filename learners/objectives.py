@@ -66,19 +66,9 @@ DECIDING, BETWEEN, WORD = 1, 2, 3  # the parts of a claim: "I know the word", "!
 # over its tokens of the entropy, k3 of ref and theta, the share on the clipped branch, exp(theta - old), old - theta,
 # the share on the upper clipped branch; and of sampled turns alone exp(old - sampler), not capped, |old - sampler| and
 # its k3, engine against learner, and the share above the cap.
-STATISTICS = (
-    "listened_nats",
-    "entropy",
-    "divergence",
-    "clip_fraction",
-    "ratio",
-    "approx_kl",
-    "clip_high",
-    "mismatch",
-    "gap",
-    "gap_k3",
-    "capped",
-)
+_OF_TURNS = ("divergence", "clip_fraction", "ratio", "approx_kl", "clip_high")
+_OF_SAMPLED = ("mismatch", "gap", "gap_k3", "capped")
+STATISTICS = ("listened_nats", "entropy", *_OF_TURNS, *_OF_SAMPLED)
 MAXIMA = ("ratio_max", "gap_max")
 
 
@@ -262,8 +252,8 @@ def _clipped(
         is_capped = (mismatch > objective.mismatch_cap).to(ratio.dtype)
         of_turns = torch.stack([divergence, is_clipped, ratio, moved, is_high]) @ turns.share
         of_sampled = torch.stack([mismatch, gap, gap_k3, is_capped]) @ turns.sampled
-        found = (*of_turns.unbind(), *of_sampled.unbind())
-        statistics |= dict(zip(STATISTICS[-len(found) :], found, strict=True))
+        statistics |= dict(zip(_OF_TURNS, of_turns.unbind(), strict=True))
+        statistics |= dict(zip(_OF_SAMPLED, of_sampled.unbind(), strict=True))
         maxima = torch.stack([ratio * turns.share.sign(), gap * turns.sampled.sign()]).amax(1)
     length = _length(tokens, objective)
     return policy if objective.loss == "gspo" else policy / length, k3 / length, maxima

@@ -40,6 +40,7 @@ RUN_BY: dict[str, str | None] = {
     "spag-ray learn": "tests/integration/test_end_to_end.py",
     "spag-ray words": "tests/unit/run/test_cli.py",
     "spag-ray game": "tests/unit/run/test_game_commands.py",
+    "spag-ray compare": "tests/unit/report/test_comparison.py",
     "spag-ray config": "tests/unit/run/test_config_reference.py",
     "spag-ray convert": "tests/integration/test_baichuan.py",
     "spag-ray listen": "tests/unit/run/test_listen.py",

@@ -1,0 +1,113 @@
+"""Runs side by side: each one's figures, their mean with its interval, and what two differ by, word by word."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cluster.cli import app
+from cluster.monitor.comparison import figures_of, interval, last_values, paired
+from spag_ray.errors import InputError
+from spag_ray.game.rules import Outcome
+from spag_ray.results.lines import PlayLine
+from spag_ray.results.matches import Game, Match, write_matches
+from tests.support.kuhn_runs import make_kuhn_run
+
+WORDS = ("river", "cat", "lamp", "stone")
+
+
+def run_folder(folder: Path, won: Mapping[str, tuple[int, int]], loss: float = 0.5) -> Path:
+    """A run whose spag-2 met `imitated`. `won`: {word: how many of its games as attacker and as defender}, of two."""
+    folder.mkdir(parents=True)
+
+    def games(wins: int, word: str, winner: Outcome, loser: Outcome) -> list[Game]:
+        return [Game(word, winner if number < wins else loser, 4) for number in range(2)]
+
+    ours, theirs = Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS
+    attacks = [each for word, (wins, _) in won.items() for each in games(wins, word, ours, theirs)]
+    defends = [each for word, (_, wins) in won.items() for each in games(wins, word, theirs, ours)]
+    itself = [Game(word, outcome, 4) for word, outcome in zip(WORDS, (ours, ours, theirs, Outcome.TIED), strict=True)]
+    write_matches(
+        folder / "matches.json",
+        [
+            Match("spag-2", "imitated", tuple(attacks)),
+            Match("imitated", "spag-2", tuple(defends)),
+            Match("spag-2", "spag-2", tuple(itself)),
+            Match("spag-1", "imitated", tuple(attacks)),
+        ],
+    )
+    step = {"kind": "step", "policy": "policy", "step": 1, "loss": 9.0}
+    play = PlayLine("spag-1", "taboo", 1, 30, 60, 99, 1.0, 30.0, 99.0, {}).values()
+    lines = [
+        {"time": 0.0, "kind": "play", **play},
+        step | {"time": 1800.0, "stage": "spag-1", "entropy": 9.0},
+        step | {"time": 1900.0, "stage": "spag-2", "entropy": 1.0},
+        step | {"time": 3600.0, "stage": "spag-2", "entropy": 2.0, "loss": loss},
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[Path, Path]:
+    first = run_folder(tmp_path / "a" / "seed-1", {"river": (2, 2), "cat": (1, 1), "lamp": (2, 0), "stone": (0, 0)})
+    second = run_folder(tmp_path / "a" / "seed-2", {"river": (1, 1), "cat": (0, 0), "lamp": (0, 1)}, loss=0.7)
+    return first, second
+
+
+def test_a_runs_figures_are_those_of_its_newest_stage(two: tuple[Path, Path]) -> None:
+    found = figures_of(two[0])
+    assert found["score against imitated"] == pytest.approx((1 + 0.5 + 0.5 + 0) / 4)
+    shares = {name: found[f"{name} against itself"] for name in ("attacker wins", "defender wins", "ties", "breaches")}
+    assert shares == {"attacker wins": 0.5, "defender wins": 0.25, "ties": 0.25, "breaches": 0.0}
+    assert found["entropy of the last stage"] == 1.5
+    assert "kl of the last stage" not in found, "it was not measured"
+    assert (found["games of self-play"], found["hours"]) == (30, 1.0)
+
+
+def test_exact_figures_of_a_solved_game_are_among_them(tmp_path: Path) -> None:
+    assert 0 < figures_of(make_kuhn_run(tmp_path / "kuhn"))["nash_conv"] < 1
+
+
+def test_two_runs_are_compared_on_the_words_that_both_played(two: tuple[Path, Path]) -> None:
+    (told,) = paired(*two)
+    # river 1 - 0.5, cat 0.5 - 0, lamp 0.5 - 0.25; stone was played by one alone.
+    mean, low, high = interval([0.5, 0.5, 0.25])
+    assert told == (
+        f"score against imitated, spag-2 of {two[0]} minus spag-2 of {two[1]}, on the 3 scenarios that both played: "
+        f"{mean:+.3f} [{low:+.3f}, {high:+.3f}]"
+    )
+
+
+def test_the_interval_of_a_mean_is_students(tmp_path: Path) -> None:
+    mean, low, high = interval([1.0, 2.0, 3.0])
+    assert (mean, high - mean) == (2.0, pytest.approx(4.302653 / math.sqrt(3)))
+    assert mean - low == pytest.approx(high - mean)
+    assert interval([0.5]) == (0.5, -math.inf, math.inf)
+
+
+def test_the_command_prints_a_table_with_short_names(two: tuple[Path, Path]) -> None:
+    found = CliRunner().invoke(app, ["compare", *map(str, two)], env={"COLUMNS": "160"})
+    assert found.exit_code == 0, found.output
+    lines = found.output.splitlines()
+    assert lines[1].split() == ["seed-1", "seed-2", "mean", "[95", "%]"]
+    (score,) = [line for line in lines if line.startswith(" score against imitated")]
+    assert score.split()[3:6] == ["0.5", "0.25", "0.375"]
+    assert "on the 3 scenarios that both played" in found.output
+    asked = CliRunner().invoke(app, ["compare", *map(str, two), "--metric", "step/loss"], env={"COLUMNS": "160"})
+    assert "step/loss" in asked.output
+    assert "0.6 [-0.6706, 1.871]" in asked.output
+
+
+def test_what_is_no_run_or_no_metric_is_refused(two: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no run folder, or nothing was measured in it yet"):
+        figures_of(tmp_path)
+    with pytest.raises(InputError, match="has no step/los; did you mean `step/loss`"):
+        last_values(two[0], ["step/los"])
+    found = CliRunner().invoke(app, ["compare", str(two[0]), str(two[0])])
+    assert "named twice" in str(found.exception)
