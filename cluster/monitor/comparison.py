@@ -74,13 +74,13 @@ def figures_of(folder: Path) -> dict[str, float]:
             for name, outcomes in _SHARES.items():
                 share = sum(itself.outcomes[outcome] for outcome in outcomes) / len(itself.games)
                 figures[f"{of_game}{name} against itself"] = share
-    last = {type(line): line for _, line in lines}
-    if isinstance(held := last.get(HeldOutLine), HeldOutLine) and held.report.games:
-        figures["right guesses"] = held.report.right_guesses / held.report.games
-        if held.report.could_have_known is not None:
-            figures["could have known"] = held.report.could_have_known
-    if isinstance(exact := last.get(ExploitabilityLine), ExploitabilityLine):
-        figures |= exact.figures
+    alone = [line for _, line in lines if isinstance(line, HeldOutLine) and _is_evaluation(line.stage)]
+    if alone and (held := alone[-1].report).games:  # of the stage against itself, not of its matches
+        figures["right guesses"] = held.right_guesses / held.games
+        if held.could_have_known is not None:
+            figures["could have known"] = held.could_have_known
+    if exact := [line for _, line in lines if isinstance(line, ExploitabilityLine)]:
+        figures |= exact[-1].figures
     steps = [line for _, line in lines if isinstance(line, StepLine)]
     for name in _OF_LAST_STAGE:
         values = [getattr(line.report, name) for line in steps if line.stage == steps[-1].stage]
@@ -151,6 +151,10 @@ def paired(first: Path, second: Path) -> list[str]:
     return found
 
 
+def _is_evaluation(stage: str) -> bool:
+    return Stage.parse(stage).kind is StageKind.EVALUATION
+
+
 def _newest(folder: Path) -> tuple[list[Match], str]:
     path = folder / "matches.json"
     matches = read_matches(path) if path.exists() else []
@@ -184,4 +188,4 @@ def _short(names: Sequence[str]) -> list[str]:
     same = 0
     while len(names) > 1 and all(len(each) > same + 1 for each in parts) and len({each[same] for each in parts}) == 1:
         same += 1
-    return ["/".join(each[same:]) for each in parts]
+    return [str(Path(*each[same:])) for each in parts]

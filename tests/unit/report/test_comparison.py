@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from cluster.cli import app
-from cluster.monitor.comparison import figures_of, interval, last_values, paired
+from cluster.monitor.comparison import _short, figures_of, interval, last_values, paired
 from spag_ray.errors import InputError
 from spag_ray.game.rules import Outcome
-from spag_ray.results.lines import PlayLine
+from spag_ray.results.lines import HeldOutLine, HeldOutReport, PlayLine
 from spag_ray.results.matches import Game, Match, write_matches
 from tests.support.kuhn_runs import make_kuhn_run
 
@@ -42,9 +42,16 @@ def run_folder(folder: Path, won: Mapping[str, tuple[int, int]], loss: float = 0
         ],
     )
     step = {"kind": "step", "policy": "policy", "step": 1, "loss": 9.0}
+    itself_held, matched = HeldOutReport(4, 3, 1, 2, 0), HeldOutReport(4, 3, 3, 2, 0)
     play = PlayLine("spag-1", "taboo", 1, 30, 60, 99, 1.0, 30.0, 99.0, {}).values()
     lines = [
         {"time": 0.0, "kind": "play", **play},
+        {
+            "time": 10.0,
+            "kind": "held_out",
+            **HeldOutLine("eval-spag-2", "taboo", 3, itself_held).values(),
+        },
+        {"time": 11.0, "kind": "held_out", **HeldOutLine("match-imitated@spag-2", "taboo", 3, matched).values()},
         step | {"time": 1800.0, "stage": "spag-1", "entropy": 9.0},
         step | {"time": 1900.0, "stage": "spag-2", "entropy": 1.0},
         step | {"time": 3600.0, "stage": "spag-2", "entropy": 2.0, "loss": loss},
@@ -65,6 +72,7 @@ def test_a_runs_figures_are_those_of_its_newest_stage(two: tuple[Path, Path]) ->
     assert found["score against imitated"] == pytest.approx((1 + 0.5 + 0.5 + 0) / 4)
     shares = {name: found[f"{name} against itself"] for name in ("attacker wins", "defender wins", "ties", "breaches")}
     assert shares == {"attacker wins": 0.5, "defender wins": 0.25, "ties": 0.25, "breaches": 0.0}
+    assert found["right guesses"] == 0.25, "against itself, not in its matches"
     assert found["entropy of the last stage"] == 1.5
     assert "kl of the last stage" not in found, "it was not measured"
     assert (found["games of self-play"], found["hours"]) == (30, 1.0)
@@ -82,6 +90,12 @@ def test_two_runs_are_compared_on_the_words_that_both_played(two: tuple[Path, Pa
         f"score against imitated, spag-2 of {two[0]} minus spag-2 of {two[1]}, on the 3 scenarios that both played: "
         f"{mean:+.3f} [{low:+.3f}, {high:+.3f}]"
     )
+
+
+def test_names_are_what_runs_do_not_have_in_common() -> None:
+    assert _short(["/runs/a/seed-1", "/runs/a/seed-2"]) == ["seed-1", "seed-2"]
+    assert _short(["/tmp/one"]) == ["/tmp/one"]
+    assert _short(["a/x", "b/x"]) == ["a/x", "b/x"]
 
 
 def test_the_interval_of_a_mean_is_students(tmp_path: Path) -> None:
