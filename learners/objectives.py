@@ -236,12 +236,13 @@ def _clipped(
     advantages = torch.repeat_interleave(tokens.advantages, tokens.lengths, output_size=len(ratio))
     if objective.loss == "gspo":
         theta, old, sampler = tokens.means(turns.theta, turns.old, turns.sampler)
-        policy, clipped_turns = _surrogate(
-            bounded_ratio(theta, old), bounded_ratio(old, sampler), tokens.advantages, objective
-        )
+        of_turn = bounded_ratio(old, sampler)
+        policy, clipped_turns = _surrogate(bounded_ratio(theta, old), of_turn, tokens.advantages, objective)
         k3 = tokens.total(divergence * is_turn)
-        is_clipped = torch.repeat_interleave(clipped_turns, tokens.lengths, output_size=len(ratio))
+        both = torch.stack([clipped_turns, of_turn], 1)
+        is_clipped, capped = torch.repeat_interleave(both, tokens.lengths, 0, output_size=len(ratio)).unbind(1)
     else:
+        capped = mismatch
         surrogate, is_clipped = _surrogate(ratio, mismatch, advantages, objective)
         policy, k3 = tokens.total(torch.stack([surrogate, divergence], 1) * is_turn[:, None]).unbind(1)
     with torch.no_grad():
@@ -249,7 +250,7 @@ def _clipped(
         gap_k3 = torch.expm1(gap.clamp(max=MAX_LOG_RATIO)) - gap
         gap = gap.abs()
         moved, is_high = turns.old - turns.theta, is_clipped * (advantages > 0)
-        is_capped = (mismatch > objective.mismatch_cap).to(ratio.dtype)
+        is_capped = (capped > objective.mismatch_cap).to(ratio.dtype)
         of_turns = torch.stack([divergence, is_clipped, ratio, moved, is_high]) @ turns.share
         of_sampled = torch.stack([mismatch, gap, gap_k3, is_capped]) @ turns.sampled
         statistics |= dict(zip(_OF_TURNS, of_turns.unbind(), strict=True))

@@ -23,7 +23,7 @@ from cluster.planning.micro_batches import with_planned_learner
 from cluster.planning.model_size import model_size
 from cluster.planning.placement import base_plays_in_turn
 from cluster.planning.plan_checks import check_engine, micro_batch_fault, room_fault
-from cluster.tracking.callbacks import callback_class
+from cluster.tracking.callbacks import check_callbacks
 from cluster.tracking.wandb import check_tracking
 from learners.deepspeed_config import deepspeed_config
 from spag_ray.config.no_effect import check_something_to_do
@@ -65,8 +65,7 @@ def check_files(config: RunConfig) -> None:
     check_something_to_do(config)
     check_tracking(config.tracking)
     check_advantage(config.objective)
-    for name in config.tracking.callbacks:
-        callback_class(name)
+    check_callbacks(config.tracking.callbacks)
     for opponent in config.league.fixed:
         if opponent.is_served:
             check_endpoint(Endpoint.parse(opponent.model))

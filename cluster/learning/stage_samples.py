@@ -103,7 +103,7 @@ class StageSamples:
             self._rendered(episodes),
             own,
             what,
-            may_be_empty=windows is not None or config.objective.drop_agreeing,
+            may_be_empty=windows is not None or self._agree(episodes),
         )
         # The published loss is of the plain softmax at any sampling temperature; the others are of that temperature.
         temperature = config.sampling.temperature
@@ -117,6 +117,20 @@ class StageSamples:
             temperature if tempered else 1.0,
         )
         return TrainingStage(stage, spec, games, sft, config.self_play.batch_games)
+
+    def _agree(self, episodes: Sequence[Episode]) -> bool:
+        """Whether games are left out because all of their scenario paid the same (objective.drop_agreeing)."""
+        if not self._config.objective.drop_agreeing:
+            return False
+        return any(
+            game_samples(
+                [episode for episode in episodes if episode.game == each.game.full_name],
+                each.objective.model_copy(update={"drop_agreeing": False}),
+                each.game.payoffs,
+                learning=self._learning,
+            )
+            for each in self._config.each_game
+        )
 
     def _of_expert(self, played: Sequence[Episode]) -> list[GameSample]:
         def own(game: RunConfig, episodes: Sequence[Episode]) -> list[GameSample]:

@@ -8,11 +8,13 @@ two configurations.
 from __future__ import annotations
 
 import math
+import os
+import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich import box
@@ -25,6 +27,7 @@ from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.lines import ExploitabilityLine, HeldOutLine, Line, PlayLine, StepLine
 from spag_ray.results.matches import Match, read_matches
 from spag_ray.results.metric_lines import MetricLines
+from spag_ray.results.report.measurements import clock_of
 from spag_ray.stages import Stage, StageKind, order_of
 
 _SHARES = {
@@ -44,10 +47,11 @@ def compare(
     ] = None,
 ) -> None:
     """Print runs side by side: what each came to, and the mean over them; see docs/evaluation.md."""
-    console = Console()
-    found = {str(folder): last_values(folder, metric) if metric else figures_of(folder) for folder in run_dirs}
-    if len(found) < len(run_dirs):
+    if len({folder.resolve() for folder in run_dirs}) < len(run_dirs):
         raise InputError("a run is named twice; name each once")
+    found = {str(folder): last_values(folder, metric) if metric else figures_of(folder) for folder in run_dirs}
+    is_wide = sys.stdout.isatty() or "COLUMNS" in os.environ
+    console = Console() if is_wide else Console(width=60 + 30 * len(found))  # a pipe has no edge
     console.print(comparison_table(found))
     if len(run_dirs) == 2 and not metric:
         for line in paired(*run_dirs):
@@ -56,40 +60,77 @@ def compare(
 
 def figures_of(folder: Path) -> dict[str, float]:
     """What a run came to: scores of its newest stage, its games against itself, exact measures, the learner's last
-    stage, games and hours. What it does not have is left out. Raises InputError for a folder without metrics."""
+    stage, games and hours. What it does not have is left out; in a run of several games figures begin with the game's
+    name. Raises InputError for a folder without metrics."""
     lines = _lines(folder)
-    figures: dict[str, float] = {}
+    typed = [line for _, line in lines]
     matches = read_matches(folder / "matches.json") if (folder / "matches.json").exists() else []
-    for game in dict.fromkeys(match.game for match in matches):
-        own = [match for match in matches if match.game == game]
-        of_game = "" if len({match.game for match in matches}) == 1 else f"{game}: "
-        newest = max((match.attacker for match in own), key=order_of)
-        for other in sorted(
-            {each for match in own for each in (match.attacker, match.defender)} - {newest}, key=order_of
-        ):
-            if scores := _scores(own, newest, other):
-                figures[f"{of_game}score against {other}"] = fmean(scores.values())
-        itself = next((match for match in own if match.attacker == match.defender == newest), None)
-        if itself is not None and itself.games:
-            for name, outcomes in _SHARES.items():
-                share = sum(itself.outcomes[outcome] for outcome in outcomes) / len(itself.games)
-                figures[f"{of_game}{name} against itself"] = share
-    alone = [line for _, line in lines if isinstance(line, HeldOutLine) and _is_evaluation(line.stage)]
-    if alone and (held := alone[-1].report).games:  # of the stage against itself, not of its matches
-        figures["right guesses"] = held.right_guesses / held.games
-        if held.could_have_known is not None:
-            figures["could have known"] = held.could_have_known
-    if exact := [line for _, line in lines if isinstance(line, ExploitabilityLine)]:
-        figures |= exact[-1].figures
-    steps = [line for _, line in lines if isinstance(line, StepLine)]
-    for name in _OF_LAST_STAGE:
-        values = [getattr(line.report, name) for line in steps if line.stage == steps[-1].stage]
-        if numbers := [value for value in values if value is not None and math.isfinite(value)]:
-            figures[f"{name} of the last stage"] = fmean(numbers)
-    games = {line.stage: line.games for _, line in lines if isinstance(line, PlayLine)}  # a resumed round has two lines
-    if rounds := [count for stage, count in games.items() if Stage.parse(stage).kind is StageKind.ROUND]:
+    plays = {
+        (line.stage, line.game): line.games for line in typed if isinstance(line, PlayLine)
+    }  # a resume repeats some
+    names = dict.fromkeys([*(match.game for match in matches), *(game for _, game in plays)])
+    figures: dict[str, float] = {}
+    for game in names:
+        prefix = f"{game}: " if len(names) > 1 else ""
+        held = [line for line in typed if isinstance(line, HeldOutLine) and line.game == game]
+        exact = [line for line in typed if isinstance(line, ExploitabilityLine) and line.game == game]
+        found = _of_matches([match for match in matches if match.game == game]) | _of_guesses(held)
+        found |= exact[-1].figures if exact else {}
+        figures |= {prefix + name: value for name, value in found.items()}
+    figures |= _of_steps([line for line in typed if isinstance(line, StepLine)])
+    kinds = (StageKind.ROUND, StageKind.STREAM)
+    if rounds := [count for (stage, _), count in plays.items() if Stage.parse(stage).kind in kinds]:
         figures["games of self-play"] = sum(rounds)
-    figures["hours"] = (lines[-1][0] - lines[0][0]) / 3600
+    clock = clock_of(lines)
+    figures["hours"] = clock.seconds / 3600
+    return {name: value for name, value in figures.items() if math.isfinite(value)}
+
+
+def _of_matches(matches: Sequence[Match]) -> dict[str, float]:
+    """Of the newest of a run's own stages; guests of its matches are none."""
+    if (newest := _newest_of(matches)) is None:
+        return {}
+    figures = {}
+    others = {each for match in matches for each in (match.attacker, match.defender)} - {newest}
+    for other in sorted(others, key=order_of):
+        if scores := _scores(matches, newest, other):
+            figures[f"score against {other}"] = fmean(scores.values())
+    itself = next((match for match in matches if match.attacker == match.defender == newest), None)
+    if itself is not None and itself.games:
+        for name, outcomes in _SHARES.items():
+            share = sum(itself.outcomes[outcome] for outcome in outcomes) / len(itself.games)
+            figures[f"{name} against itself"] = share
+    return figures
+
+
+def _of_guesses(lines: Sequence[HeldOutLine]) -> dict[str, float]:
+    """Of the newest stage against itself, not of its matches."""
+    alone = [line.report for line in lines if Stage.parse(line.stage).kind is StageKind.EVALUATION]
+    if not alone or not alone[-1].games:
+        return {}
+    known = alone[-1].could_have_known
+    figures = {"right guesses": alone[-1].right_guesses / alone[-1].games}
+    return figures if known is None else figures | {"could have known": known}
+
+
+def _of_steps(steps: Sequence[StepLine]) -> dict[str, float]:
+    """Means over the steps of each policy's last stage, or over the last tenth of a stream. Of a step that a resumed
+    run repeated, the later one counts."""
+    newest: dict[str, dict[tuple[str, int], StepLine]] = defaultdict(dict)
+    for line in steps:
+        newest[line.policy].pop((line.stage, line.report.step), None)
+        newest[line.policy][line.stage, line.report.step] = line
+    figures = {}
+    for policy, of_policy in newest.items():
+        last = list(of_policy.values())
+        last = [line for line in last if line.stage == last[-1].stage]
+        if Stage.parse(last[-1].stage).kind is StageKind.STREAM:
+            last = last[-max(1, len(last) // 10) :]
+        for name in _OF_LAST_STAGE:
+            values = [value for line in last if (value := getattr(line.report, name)) is not None]
+            if numbers := [value for value in values if math.isfinite(value)]:
+                prefix = f"{policy}: " if len(newest) > 1 else ""
+                figures[f"{prefix}{name} of the last stage"] = fmean(numbers)
     return figures
 
 
@@ -98,7 +139,7 @@ def last_values(folder: Path, metrics: Sequence[str]) -> dict[str, float]:
     known: dict[str, float] = {}
     for _, line in _lines(folder):
         for name, value in line.values().items():
-            if isinstance(value, int | float) and not isinstance(value, bool):
+            if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
                 known[f"{line.kind}/{name}"] = value
     for metric in metrics:
         if metric not in known:
@@ -112,7 +153,7 @@ def comparison_table(runs: Mapping[str, Mapping[str, float]]) -> Table:
     table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
     table.add_column("")
     for name in _short(list(runs)):
-        table.add_column(escape(name), justify="right")
+        table.add_column(escape(name), justify="right", no_wrap=True)
     table.add_column("mean [95 %]", justify="right", no_wrap=True)
     for figure in dict.fromkeys(name for figures in runs.values() for name in figures):
         values = [figures.get(figure) for figures in runs.values()]
@@ -134,31 +175,39 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def paired(first: Path, second: Path) -> list[str]:
-    """For each opponent that both runs' newest stages met: the difference of the scores on the words that both played,
-    word by word."""
+    """For each game, and each opponent that both runs' newest stages met: the difference of the scores on the scenarios
+    that both played, one by one."""
     found = []
-    (mine, newest), (other, newest_of_other) = (_newest(folder) for folder in (first, second))
-    opponents = {match.defender for match in mine if match.attacker == newest} - {newest}
-    for opponent in sorted(opponents, key=order_of):
-        scores, of_other = _scores(mine, newest, opponent), _scores(other, newest_of_other, opponent)
-        if words := sorted(scores.keys() & of_other.keys()):
-            mean, low, high = interval([scores[word] - of_other[word] for word in words])
-            told = "" if math.isinf(low) else f" [{low:+.3f}, {high:+.3f}]"
-            found.append(
-                f"score against {opponent}, {newest} of {first} minus {newest_of_other} of {second}, on the "
-                f"{len(words)} scenarios that both played: {mean:+.3f}{told}"
-            )
+    of_first, of_second = (_by_game(folder) for folder in (first, second))
+    for game, matches in of_first.items():
+        others = of_second.get(game, [])
+        newest, newest_of_other = _newest_of(matches), _newest_of(others)
+        if newest is None or newest_of_other is None:
+            continue
+        prefix = f"{game}: " if len(of_first) > 1 else ""
+        opponents = {match.defender for match in matches if match.attacker == newest} - {newest}
+        for opponent in sorted(opponents, key=order_of):
+            scores, of_other = _scores(matches, newest, opponent), _scores(others, newest_of_other, opponent)
+            if words := sorted(scores.keys() & of_other.keys()):
+                mean, low, high = interval([scores[word] - of_other[word] for word in words])
+                told = "" if math.isinf(low) else f" [{low:+.3f}, {high:+.3f}]"
+                pair = f"{newest} of {first} minus {newest_of_other} of {second}"
+                played = f"on the {len(words)} scenarios that both played"
+                found.append(f"{prefix}score against {opponent}, {pair}, {played}: {mean:+.3f}{told}")
     return found
 
 
-def _is_evaluation(stage: str) -> bool:
-    return Stage.parse(stage).kind is StageKind.EVALUATION
-
-
-def _newest(folder: Path) -> tuple[list[Match], str]:
+def _by_game(folder: Path) -> dict[str, list[Match]]:
     path = folder / "matches.json"
-    matches = read_matches(path) if path.exists() else []
-    return matches, max((match.attacker for match in matches), key=order_of, default="")
+    found: dict[str, list[Match]] = defaultdict(list)
+    for match in read_matches(path) if path.exists() else []:
+        found[match.game].append(match)
+    return found
+
+
+def _newest_of(matches: Sequence[Match]) -> str | None:
+    own = [match.attacker for match in matches if Stage.parse(match.attacker).is_player]
+    return max(own, key=order_of, default=None)
 
 
 def _scores(matches: Sequence[Match], player: str, other: str) -> dict[str, float]:
@@ -176,7 +225,7 @@ def _scores(matches: Sequence[Match], player: str, other: str) -> dict[str, floa
 
 def _lines(folder: Path) -> list[tuple[float, Line]]:
     path = folder / "metrics.jsonl"
-    found: list[tuple[float, Any]] = list(MetricLines(path).typed()) if path.exists() else []
+    found = [(time, line) for time, line in MetricLines(path).typed() if line is not None] if path.exists() else []
     if not found:
         raise InputError(f"{folder} is no run folder, or nothing was measured in it yet: it has no metrics.jsonl")
     return found

@@ -68,7 +68,7 @@ def _is_here(game: GameConfig) -> bool:
 
 def _as_given(key: str, path: str) -> str:
     """A key and its path, as it is told that the path was not checked; with the nearest name if it may be misspelt."""
-    is_own_code = key in ("game.name", "objective.advantage")
+    is_own_code = key in ("game.name", "objective.advantage") or key.startswith("tracking.callbacks")
     path, colon, attribute = path.partition(":") if is_own_code else (path, "", "")
     others = [BUILT_IN, SCRIPTED] if key.endswith("model") else []
     is_fine = path in others or Path(path).exists()
@@ -140,6 +140,7 @@ def _unread(config: RunConfig) -> Iterator[str]:
             raise ConfigError(f"{key}: {error}") from error
         if key == "prompts":
             load_template(name)
-    if ":" in (name := config.objective.advantage) and game_file(name) is None:
-        named["objective.advantage"] = name
+    own = {"objective.advantage": config.objective.advantage}
+    own |= {f"tracking.callbacks.{number}": name for number, name in enumerate(config.tracking.callbacks)}
+    named |= {key: name for key, name in own.items() if ":" in name and game_file(name) is None}
     yield from (_as_given(key, path) for key, path in named.items() if not key.startswith("game"))

@@ -134,6 +134,7 @@ class Recovery:
     def restart_learners(self, error: LearnersLostError) -> None:
         """Start new ranks for a group that lost one; `restore` then says where to resume."""
         self._parts.restarts.count("learners", error)
+        self._parts.callbacks.begins_again()
         self._parts.status.set_status("restarting the learners")
         for policy in self._parts.policies:
             policy.close_learners()

@@ -30,6 +30,7 @@ from cluster.runtime.ray_session import redirect_output
 from cluster.runtime.run_folder import write_end
 from cluster.schedules.rounds import play_round
 from cluster.schedules.tournament import Entrant, Tournament
+from cluster.tracking.callbacks import FAILED_WITHIN_S
 from cluster.types import Progress
 from spag_ray.config.loading import without_environment
 from spag_ray.config.run import RunConfig
@@ -91,7 +92,14 @@ class Run(Actor):
         with self._ending():
             self._parts.fleet.tasks.every(LOOK_EVERY_S, self._parts.elastic.scale, "elastic-engines")
             self._parts.fleet.tasks.every(LOOK_EVERY_S, self._parts.drained.poll, "drained-nodes")
-            return train(self._trainer)
+            self._parts.callbacks.start()
+            try:
+                results = train(self._trainer)
+            except BaseException:
+                self._parts.callbacks.end(FAILED_WITHIN_S)
+                raise
+            self._parts.callbacks.end()
+            return results
 
     @actor_method
     def train_alone(self) -> None:

@@ -113,7 +113,7 @@ def spag_round(run: Trainer, number: int, state: RunState, sft: list[Sample], av
     """Self-play with the newest weights, then one training pass over the decided games."""
     stage = Stage.of_round(number)
     episodes = run.self_play(stage)
-    run.record_opponents(episodes)
+    run.record_opponents(stage, episodes)
     run.learn(run.samples.self_play(stage, episodes, f"round {number}", sft, averages.baselines))
     state = run.recovery.checkpoint(str(stage), averages.added_to(replace(state, stage=str(stage), rounds=number)))
     run.save(stage)
@@ -138,7 +138,7 @@ def stream_rounds(run: Trainer, state: RunState, sft: list[Sample], averages: Ro
                 if run.recovery.time_to_save():
                     run.recovery.checkpoint(f"version-{part}", state)
                 raise
-            run.record_opponents([episode for episode in episodes if episode.number not in repeated])
+            run.record_opponents(stage, [episode for episode in episodes if episode.number not in repeated])
             learned = run.samples.self_play(
                 stage, episodes, str(stage), sft, averages.baselines, averages.windows, repeated=repeated
             )

@@ -105,15 +105,16 @@ class Trainer:
         for policy in self._parts.policies:
             make_incomplete(policy.saved(stage.stage))
 
-    def save(self, stage: Stage) -> None:
+    def save(self, stage: Stage, is_told: bool = True) -> None:
         """The learners' weights as model folders of the run."""
         self._parts.control.lease.check(now=True)
         for policy in self._parts.policies:
             policy.save_to(policy.saved(stage))
         self._write_cards(stage)
-        self._parts.callbacks.stage_ended(
-            str(stage), {each.name: str(each.saved(stage)) for each in self._parts.policies}
-        )
+        if is_told:
+            self._parts.callbacks.stage_ended(
+                str(stage), {each.name: str(each.saved(stage)) for each in self._parts.policies}
+            )
 
     def save_missing(self, state: RunState) -> None:
         """Save the model of the stage that `state` ended with, if the attempt before could not."""
@@ -127,7 +128,7 @@ class Trainer:
             return
         self._parts.status.note(f"the model of {stage} is missing: it is saved again, from the checkpoint")
         self._parts.publisher.wake_learners()
-        self.save(stage)
+        self.save(stage, is_told=False)
         self._parts.publisher.wake_engines()
 
     def publish(self) -> None:
@@ -143,8 +144,9 @@ class Trainer:
         # Weights from the middle of a stage never become opponents.
         self._parts.league.new_version(num_done + self.config.imitation.enabled, may_keep=not self.is_mid_stage())
 
-    def record_opponents(self, episodes: list[Episode]) -> None:
-        """Who won against whom."""
+    def record_opponents(self, stage: Stage, episodes: list[Episode]) -> None:
+        """Who won against whom in games of this stage."""
+        self._parts.callbacks.stage_began(str(stage))
         self._parts.callbacks.games_came(episodes)
         self._parts.league.record(episodes)
 
@@ -184,7 +186,6 @@ class Trainer:
     def end(self) -> list[Match]:
         self._write_cards()
         self._parts.league.end()
-        self._parts.callbacks.end()
         self._parts.status.set_status("done")
         return self._parts.matches.results
 

@@ -191,6 +191,8 @@ def _odd_clips(objective: ObjectiveConfig) -> Iterator[str]:
     """Clips that were set for another loss: the ratio of a turn is much closer to 1 than that of a token."""
     low, high = objective.clip_ends
     is_of_turns = objective.loss == "gspo"
+    if objective.loss == "published":
+        return
     if is_of_turns != (max(1 - low, high - 1) < BETWEEN_CLIPS):
         ratios = "ratios of turns, which are close to 1" if is_of_turns else "ratios of tokens, which may be far from 1"
         yield (

@@ -350,7 +350,7 @@ class TrackingConfig(Part):
 
     tensorboard: bool = Field(True, description="TensorBoard's event files in the run's folder")
     wandb: WandbConfig | None = Field(None, description="a project on Weights & Biases, if wandb is installed")
-    callbacks: tuple[str, ...] = Field(
+    callbacks: tuple[Annotated[str, Field(pattern="[^:]:[^:]")], ...] = Field(
         (),
         description="classes of your own, `my_module:MyCallback`, that are told of stages, games, steps and versions",
     )

@@ -144,7 +144,7 @@ def _module(module: str, name: str, key: str) -> Any:
         except BaseException:
             del sys.modules[own]
             raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         hint = meant_path(f"{module}.py") if path is None and "." not in module else ""
         raise _not_imported(name, module, error, hint, key) from error
     return loaded
@@ -172,5 +172,5 @@ def _in_package(path: Path, package: Path) -> ModuleType:
     return found
 
 
-def _not_imported(name: str, module: str, error: Exception, hint: str = "", key: str = "game.name") -> ConfigError:
+def _not_imported(name: str, module: str, error: BaseException, hint: str = "", key: str = "game.name") -> ConfigError:
     return ConfigError(f"{key}: {name}: {module} cannot be imported ({type(error).__name__}: {error}){hint}")

@@ -392,7 +392,7 @@ def test_an_attacker_and_a_defender_learn_side_by_side_from_both_sides_of_their_
         ("spag-1-attacker", "attacker"),
         ("spag-1-defender", "defender"),
     }
-    assert all(step["gap_mean"] == 0.0 for step in steps), "varied prompts were sampled by nobody"
+    assert not any("gap_mean" in step for step in steps), "varied prompts were sampled by nobody"
     samples = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     decided = {line["what"]: line["decided"] for line in samples if line["kind"] == "samples"}
     verdicts = [episode.verdict.outcome for episode in read_log(tmp_path / "run" / "episodes" / "expert.log")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -123,7 +124,7 @@ class Measurements:
 
 def read_measurements(path: Path, max_lag: int = 0) -> Measurements:
     """Reads metrics.jsonl. `max_lag`: the largest age of an episode of a stream, in versions."""
-    clock = _clock(path)
+    clock = clock_of(MetricLines(path).typed())
     found = Measurements(clock, Activity(clock), max_lag=max_lag)
     reader = _Reader(found)
     lines = MetricLines(path)
@@ -202,10 +203,11 @@ def _drawn(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _clock(path: Path) -> Clock:
+def clock_of(lines: Iterable[tuple[float, object]]) -> Clock:
+    """Of (time, line) in the order of the file."""
     began = ended = None
     pauses = []
-    for time, line in MetricLines(path).typed():
+    for time, line in lines:
         began = time if began is None else began
         if ended is not None and isinstance(line, SetAsideLine | ResumedLine) and time - ended > LONGEST_SILENCE_S:
             pauses.append((ended, time))

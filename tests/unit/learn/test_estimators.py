@@ -238,6 +238,7 @@ def test_a_step_says_what_its_ratios_and_advantages_were() -> None:
     assert (found["turn_tokens_mean"], found["turn_tokens_max"]) == (2.0, 4)
     of_turns = reported(ObjectiveConfig(loss="gspo", clip_range=0.2), StageSpec("self_play", 1, 0.0, 0.0))
     assert (of_turns["clip_fraction_low"], of_turns["clip_fraction_high"]) == (0.25, 0.25)
+    assert of_turns["mismatch_capped"] == 0.25, "the weight of the fourth turn"
 
 
 def test_what_does_not_apply_to_a_step_is_left_out_and_never_0() -> None:
@@ -315,6 +316,7 @@ def test_clips_that_were_set_for_another_loss_are_warned_of() -> None:
     assert told() == told(loss="gspo") == told(loss="ppo-clip", clip_range_high=0.28) == []
     (of_turns,) = told(loss="gspo", clip_range=0.2)
     assert of_turns.startswith("objective.loss: gspo clips ratios of turns, which are close to 1, at 0.8 and 1.2; set")
+    assert told(loss="published", clip_range=0.005) == []
     (of_tokens,) = told(loss="ppo-clip", clip_range=3e-4)
     assert "at 0.9997 and 1.0003; set clip_range and clip_range_high to 0.2" in of_tokens
 

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 from cluster.cli import app
 from cluster.monitor.comparison import _short, figures_of, interval, last_values, paired
 from spag_ray.errors import InputError
-from spag_ray.game.rules import Outcome
-from spag_ray.results.lines import HeldOutLine, HeldOutReport, PlayLine
-from spag_ray.results.matches import Game, Match, write_matches
-from tests.support.kuhn_runs import make_kuhn_run
+from spag_ray.game.rules import Outcome, Role
+from spag_ray.results.lines import HeldOutLine, HeldOutReport, PlayLine, StepLine, StepReport
+from spag_ray.results.matches import Game, Match, read_matches, write_matches
+from tests.support.kuhn_runs import make_kuhn_run, make_two_games_run
 
 WORDS = ("river", "cat", "lamp", "stone")
 
@@ -54,7 +54,7 @@ def run_folder(folder: Path, won: Mapping[str, tuple[int, int]], loss: float = 0
         {"time": 11.0, "kind": "held_out", **HeldOutLine("match-imitated@spag-2", "taboo", 3, matched).values()},
         step | {"time": 1800.0, "stage": "spag-1", "entropy": 9.0},
         step | {"time": 1900.0, "stage": "spag-2", "entropy": 1.0},
-        step | {"time": 3600.0, "stage": "spag-2", "entropy": 2.0, "loss": loss},
+        step | {"time": 3600.0, "stage": "spag-2", "step": 2, "entropy": 2.0, "loss": loss},
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
@@ -80,6 +80,40 @@ def test_a_runs_figures_are_those_of_its_newest_stage(two: tuple[Path, Path]) ->
 
 def test_exact_figures_of_a_solved_game_are_among_them(tmp_path: Path) -> None:
     assert 0 < figures_of(make_kuhn_run(tmp_path / "kuhn"))["nash_conv"] < 1
+
+
+def test_guests_repeated_steps_pauses_and_numbers_that_are_none(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run", {"river": (2, 2), "cat": (1, 1), "lamp": (2, 0), "stone": (0, 0)})
+    matches = read_matches(folder / "matches.json")
+    guest = Match("strong", "imitated", matches[0].games), Match("imitated", "strong", matches[1].games)
+    write_matches(folder / "matches.json", [*matches, *guest])
+    told = figures_of(folder)
+    assert told["score against imitated"] == 0.5
+    assert "score against spag-2" not in told, "a guest is no stage"
+    with (folder / "metrics.jsonl").open("a") as file:
+        for line in (
+            {"kind": "resumed", "time": 90_000.0, "checkpoint": "4-spag-2", "stage": "spag-2", "version": 2},
+            {"kind": "step", "time": 90_001.0, "policy": "policy", "stage": "spag-2", "step": 2, "loss": None},
+            {"kind": "something new", "time": 90_002.0, "loss": 1.0},
+        ):
+            file.write(json.dumps(line) + "\n")
+    again = figures_of(folder)
+    assert again["entropy of the last stage"] == 1.0, "the second step was taken again, and it has none"
+    assert again["hours"] == pytest.approx(1.0, abs=0.01), "without the pause"
+    assert last_values(folder, ["step/loss"]) == {"step/loss": 0.5}, "the last one that is a number"
+
+
+def test_policies_and_games_are_told_apart(tmp_path: Path) -> None:
+    folder = make_two_games_run(tmp_path / "run")
+    found = figures_of(folder)
+    assert {"taboo: score against base", "kuhn: score against base", "kuhn: nash_conv"} <= set(found)
+    steps = [
+        StepLine(f"spag-1-{role}", str(role), StepReport(1, kl=kl)).values() | {"kind": "step", "time": 1.0}
+        for role, kl in zip(Role, (0.1, 0.9), strict=True)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in steps))
+    of_policies = {name: value for name, value in figures_of(folder).items() if "kl" in name}
+    assert of_policies == {"attacker: kl of the last stage": 0.1, "defender: kl of the last stage": 0.9}
 
 
 def test_two_runs_are_compared_on_the_words_that_both_played(two: tuple[Path, Path]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cluster.tracking import callbacks
-from cluster.tracking.callbacks import Callbacks, callback_class
+from cluster.tracking.callbacks import Callbacks, check_callbacks
 from cluster.tracking.recorder import Recorder
 from spag_ray.config.files import named_paths
 from spag_ray.config.loading import parse_config
@@ -51,6 +51,27 @@ class Misspelt:
 class Deaf:
     def hear(self): ...
 
+class Helps:
+    def on_gpu(self): ...
+    def on_version(self, policy, version): ...
+
+class Leaves:
+    def __init__(self): raise SystemExit(3)
+    def on_version(self, policy, version): ...
+
+class Bad(Exception):
+    def __str__(self): raise RuntimeError("no text")
+
+class Terrible:
+    on_step = None
+    @property
+    def on_version(self): raise Bad()
+    def on_games(self, stage, episodes): raise SystemExit(1)
+
+class Alternates:
+    def on_step(self, stage, policy, report): raise ValueError("x" * 1000)
+    def on_version(self, policy, version): heard.append(version)
+
 class Needs:
     def __init__(self, what): ...
     def on_version(self, policy, version): ...
@@ -68,13 +89,19 @@ def heard_by(name: str) -> Any:
     return vars(__import__("sys").modules["spag_ray_game_mine"])[name]
 
 
+def started(names: list[str], note: Any) -> Callbacks:
+    told = Callbacks(names, note)
+    told.start()
+    return told
+
+
 def step(number: int) -> StepLine:
     return StepLine("spag-1", "policy", StepReport(number, loss=float(number)))
 
 
 def test_a_callback_is_told_of_stages_games_steps_and_versions_in_order(own: str, tmp_path: Path) -> None:
     notes: list[str] = []
-    told = Callbacks([f"{own}:Listens"], notes.append)
+    told = started([f"{own}:Listens"], notes.append)
     recorder = Recorder(tmp_path, hear=told.hear)
     told.stage_began("spag-1")
     told.games_came([game(0, Outcome.TIED), game(1, Outcome.TIED)])
@@ -94,24 +121,62 @@ def test_a_callback_is_told_of_stages_games_steps_and_versions_in_order(own: str
     assert notes == []
 
 
-def test_one_that_fails_three_times_in_a_row_is_not_called_any_more_and_others_are(own: str) -> None:
+def test_a_method_that_fails_three_times_in_a_row_is_not_called_any_more_and_others_are(own: str) -> None:
     notes: list[str] = []
-    told = Callbacks([f"{own}:Fails", f"{own}:Listens"], notes.append)
+    told = started([f"{own}:Fails", f"{own}:Listens"], notes.append)
     for number in range(1, 9):
         told.hear(step(number))
     told.end()
     heard = heard_by("heard")
     assert [each for each in heard if isinstance(each, int)] == [1, 2, 3, 4, 5, 6], "the third call was fine"
     assert len([each for each in heard if isinstance(each, tuple)]) == 8
-    assert notes[0] == "callback mine.py:Fails: on_step: ValueError: call 1"
-    assert notes[-1].endswith("call 6; that was the third time in a row, so mine.py:Fails is not called any more")
-    assert len(notes) == 5
+    assert notes == [
+        "callback mine.py:Fails: on_step: ValueError: call 1",
+        "callback mine.py:Fails: on_step: ValueError: call 4",
+        "callback mine.py:Fails: on_step: ValueError: call 6; that was the third time in a row, so it is not called "
+        "any more",
+    ]
+
+
+def test_one_that_works_does_not_excuse_another_method_and_no_error_ends_the_thread(own: str) -> None:
+    notes: list[str] = []
+    told = started([f"{own}:Terrible", f"{own}:Alternates"], notes.append)
+    for number in range(1, 6):
+        told.hear(step(number))
+        told.hear(SyncLine("policy", SyncReport(number, 0.5)))
+        told.games_came([game(0, Outcome.TIED)])
+    told.end()
+    assert heard_by("heard") == [1, 2, 3, 4, 5]
+    assert sorted(note.partition(";")[0] for note in notes) == sorted(
+        [
+            *["callback mine.py:Terrible: on_version: Bad"] * 2,
+            *["callback mine.py:Terrible: on_games: SystemExit: 1"] * 2,
+            *[f"callback mine.py:Alternates: on_step: ValueError: {'x' * 188}"] * 2,
+        ]
+    )
+
+
+def test_a_stage_that_is_begun_anew_is_told_again_and_nothing_before_the_start(own: str) -> None:
+    told = Callbacks([f"{own}:Listens"], pytest.fail)
+    told.stage_began("spag-1")
+    told.begins_again()
+    told.start()
+    told.stage_began("spag-1")
+    told.stage_began("spag-1")
+    told.begins_again()
+    told.stage_began("spag-1")
+    told.end()
+    assert heard_by("heard") == [("began", "spag-1")] * 2
+
+
+def test_a_method_of_another_name_is_no_hook_unless_it_is_nearly_one(own: str) -> None:
+    check_callbacks([f"{own}:Helps"])
 
 
 def test_a_slow_one_holds_nothing_up_and_is_left_at_the_end(own: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(callbacks, "MAX_WAITING", 3)
     notes: list[str] = []
-    told = Callbacks([f"{own}:Waits"], notes.append)
+    told = started([f"{own}:Waits"], notes.append)
     began = time.monotonic()
     for number in range(50):
         told.hear(step(number))
@@ -129,7 +194,7 @@ def test_a_slow_one_holds_nothing_up_and_is_left_at_the_end(own: str, monkeypatc
 
 def test_without_callbacks_there_is_no_thread_and_nothing_is_kept() -> None:
     before = threading.active_count()
-    told = Callbacks([], pytest.fail)
+    told = started([], pytest.fail)
     for number in range(1000):
         told.hear(step(number))
     told.end()
@@ -146,13 +211,19 @@ def test_without_callbacks_there_is_no_thread_and_nothing_is_kept() -> None:
 )
 def test_a_class_that_would_not_be_called_is_refused(own: str, name: str, wrong: str) -> None:
     with pytest.raises(ConfigError, match=r"tracking\.callbacks") as refused:
-        callback_class(f"{own}:{name}")
+        check_callbacks([f"{own}:{name}"])
     assert wrong in str(refused.value)
 
 
 def test_a_class_that_cannot_be_made_is_refused(own: str) -> None:
     with pytest.raises(ConfigError, match=r"mine.py:Needs cannot be made without arguments \(TypeError"):
-        Callbacks([f"{own}:Needs"], pytest.fail)
+        started([f"{own}:Needs"], pytest.fail)
+    with pytest.raises(ConfigError, match=r"mine.py:Leaves cannot be made without arguments \(SystemExit"):
+        started([f"{own}:Leaves"], pytest.fail)
+    with pytest.raises(ConfigError, match="named twice"):
+        check_callbacks([f"{own}:Listens"] * 2)
+    with pytest.raises(ConfigError, match=r"tracking\.callbacks"):
+        parse_config({"tracking": {"callbacks": ["mine"]}})
 
 
 def test_files_of_callbacks_travel_with_a_job(own: str) -> None:
@@ -164,7 +235,7 @@ def test_files_of_callbacks_travel_with_a_job(own: str) -> None:
 def test_the_examples_have_hooks_and_give_finite_figures() -> None:
     path = Path(__file__).parents[3] / "docs" / "examples" / "callbacks.py"
     for name in ("Trackio", "MLflow"):
-        callback_class(f"{path}:{name}")
+        check_callbacks([f"{path}:{name}"])
     spec = importlib.util.spec_from_file_location("example_callbacks", path)
     assert spec is not None
     assert spec.loader is not None

@@ -249,7 +249,7 @@ def saves_missing(folder: Path, state: RunState, config: dict[str, Any], is_in_s
     trainer._parts = SimpleNamespace(
         policies=[Policy(folder, is_in_stage)], publisher=Publisher(), status=StatusBoard(lambda: 1, GameNames())
     )
-    trainer.save = lambda stage: done.append(f"save {stage}")
+    trainer.save = lambda stage, is_told: done.append(f"save {stage}")
     trainer.save_missing(state)
     return done
 
@@ -334,7 +334,7 @@ class Reused(Played):
         self.trained += numbers(batch)
         return [decode(data) for data in batch or ()], self.stream.repeated()
 
-    def record_opponents(self, episodes: list[Episode]) -> None:
+    def record_opponents(self, stage: Stage, episodes: list[Episode]) -> None:
         self.counted += [each.number for each in episodes]
 
     def learned(self) -> dict[str, Any]:
