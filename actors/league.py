@@ -232,7 +232,6 @@ class League:
         self.matrix = WinMatrix.from_json(state["games"])
         self.draws = state["draws"]
         self.newest, self.offset = state["newest"], state["offset"]
-        self.shares = []
 
     def as_json(self) -> dict[str, Any]:
         """What a checkpoint has of it."""

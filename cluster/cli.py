@@ -11,9 +11,8 @@ import typer
 from rich.console import Console
 
 from cluster.commands.game import app as game_app
+from cluster.commands.report import compare, config
 from cluster.guarded import run_guarded
-from cluster.monitor.comparison import compare
-from cluster.planning.config_reference import explain
 from cluster.serve.command import serve
 from spag_ray import __version__
 from spag_ray.config.loading import check_name, load_config
@@ -290,8 +289,8 @@ def convert(
     print(f"{target}: {made.model_type}, {made.num_tensors} tensors in {made.num_files} files")
 
 
-app.command("config")(explain)
-app.command("compare")(compare)
+app.command()(config)
+app.command()(compare)
 app.add_typer(game_app, name="game")
 words_app = typer.Typer(invoke_without_command=True)
 app.add_typer(words_app, name="words")

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from actors.endpoint_policy import Endpoint, check_endpoint
-from actors.lm_eval_tasks import Shelf, harness_environment
 from actors.models import load_tokenizer, resolve_model
 from cluster.checks.imports import environment_of, imports_checked
 from cluster.checks.known_imports import KnownImports
@@ -177,6 +176,8 @@ def check_words(config: RunConfig, *scenarios: Scenarios) -> None:
 def check_tasks(config: RunConfig, model: str) -> None:
     """Refuses tasks of lm-evaluation-harness that do not exist, whose data is not available, or that the engines or the
     tokenizer cannot evaluate. Reads all their data, which takes minutes for large sets. Call it in its own process."""
+    from actors.lm_eval_tasks import Shelf, harness_environment  # a job without tasks does not have it
+
     os.environ.update(harness_environment(config.evaluation.download))
     logging.disable(logging.WARNING)  # the data sets log the same messages again during the evaluation
     evaluation, length = config.evaluation, config.engine.max_model_len
@@ -198,6 +199,8 @@ def check_run(config: RunConfig, model: str, words: Scenarios, held_out: Scenari
     """All of these checks that the run needs, in one process, because most of their time is spent on imports. `cards`:
     the words of the deck."""
     if config.evaluation.tasks:
+        from actors.lm_eval_tasks import harness_environment
+
         os.environ.update(harness_environment(config.evaluation.download))  # set before the imports that read it
     check_words(config, words, held_out)
     check_saving(model)

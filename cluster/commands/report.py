@@ -1,10 +1,13 @@
-"""`spag-ray report`: the page of a run folder. It uses a tokenizer of the run to locate tokens in texts."""
+"""`spag-ray report`, the page of a run folder, which uses a tokenizer of the run to locate tokens in texts; and the
+arguments of `compare` and `config`, whose code no job needs."""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.text import Text
 
@@ -55,3 +58,28 @@ def _tokenizers(folder: Path) -> list[Path]:
     if config is not None:
         models.append(cache_folder() / BUILT_IN if config.model == BUILT_IN else Path(config.model).expanduser())
     return [path for model in models if (path := model / "tokenizer.json").is_file()]
+
+
+def compare(
+    run_dirs: Annotated[list[Path], typer.Argument(help="folders of runs, such as the seeds of one configuration")],
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(help="instead: the last value of KIND/FIELD of metrics.jsonl (step/loss); may be given again"),
+    ] = None,
+) -> None:
+    """Print runs side by side: what each came to, and the mean over them; see docs/evaluation.md."""
+    from cluster.monitor.comparison import print_comparison
+
+    print_comparison(run_dirs, metric or [])
+
+
+def config(
+    key: Annotated[
+        str | None, typer.Argument(help="a key or a part, such as objective.clip_range; all parts if none")
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="all keys, as in docs/configuration.md")] = False,
+) -> None:
+    """Explain the keys of the configuration: type, default, meaning; see docs/configuration.md."""
+    from cluster.planning.config_reference import explain
+
+    explain(key, markdown)

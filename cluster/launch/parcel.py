@@ -36,15 +36,20 @@ _UNUSED = (
     "cluster/checks/new_game_test.txt",
     "cluster/console.py",
     "cluster/launch/parcel.py",
+    "cluster/monitor/comparison.py",
     "cluster/monitor/frame.py",
+    "cluster/monitor/run_view.py",
     "cluster/monitor/watch.py",
+    "cluster/planning/config_reference.py",
     "cluster/planning/plan_text.py",
+    "cluster/schedules/tournament.py",
     "cluster/tracking/grafana.py",
     "spag_ray/families/baichuan.py",
     "spag_ray/families/baichuan_tokenizer.py",
     "spag_ray/games/taboo/deck_check.py",
     "spag_ray/results/reasoning.py",
 )
+_OF_TASKS = ("actors/lm_eval_model.py", "actors/lm_eval_tasks.py")
 _UNUSED_FOLDERS = ("cluster/gpu_check", "spag_ray/results/export")
 
 
@@ -97,9 +102,10 @@ def package_files(has_tasks: bool = False) -> list[tuple[Path, Path]]:
 
 def is_sent(file: Path, has_tasks: bool = False) -> bool:
     """Whether a job may use this file: not other commands and what they alone use, shipped configurations of runs, the
-    checks of GPUs, which start runs of their own, shipped tasks where no stage is evaluated by tasks, nor the server of
-    games, of which the command line imports one module."""
-    if file.is_relative_to("configs/tasks") or file.is_relative_to("spag_ray/_configs/tasks"):
+    checks of GPUs, which start runs of their own, tasks and their code where no stage is evaluated by tasks, nor the
+    server of games, of which the command line imports one module."""
+    of_tasks = any(map(file.is_relative_to, ("configs/tasks", "spag_ray/_configs/tasks")))
+    if of_tasks or file.as_posix() in _OF_TASKS:
         return has_tasks
     for folder, used in _USED_OF.items():
         if file.is_relative_to(folder):

@@ -100,10 +100,7 @@ class StageSamples:
             return self._unsaid(game, games, episodes, self._learning)
 
         games = self._of_games(
-            self._rendered(episodes),
-            own,
-            what,
-            may_be_empty=windows is not None or self._agree(episodes),
+            self._rendered(episodes), own, what, lambda: windows is not None or self._agree(episodes)
         )
         # The published loss is of the plain softmax at any sampling temperature; the others are of that temperature.
         temperature = config.sampling.temperature
@@ -146,7 +143,7 @@ class StageSamples:
         episodes: Sequence[Episode],
         own: Callable[[RunConfig, Sequence[Episode]], list[GameSample]],
         what: str,
-        may_be_empty: bool = False,
+        may_be_empty: Callable[[], bool] = lambda: False,
     ) -> list[GameSample]:
         """The samples that `own` makes of each game's episodes with the configuration of this game, in the order of the
         episodes. Raises InputError if there are none, unless there may be none."""
@@ -156,7 +153,7 @@ class StageSamples:
         }
         order = {episode.episode_id: place for place, episode in enumerate(episodes)}
         games = sorted(chain.from_iterable(found.values()), key=lambda game: order[game.episode_id])
-        if not games and not may_be_empty:
+        if not games and not may_be_empty():
             raise nothing_to_learn(what, len(episodes))
         for name, of_game in found.items():
             weights = {str(game.role): game.weight for game in of_game if game.role is not None}

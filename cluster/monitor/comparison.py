@@ -14,9 +14,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Annotated
 
-import typer
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -39,21 +37,15 @@ _SHARES = {
 _OF_LAST_STAGE = ("entropy", "kl", "clip_fraction", "gap_mean", "tokens_per_s")  # means over its steps
 
 
-def compare(
-    run_dirs: Annotated[list[Path], typer.Argument(help="folders of runs, such as the seeds of one configuration")],
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(help="instead: the last value of KIND/FIELD of metrics.jsonl (step/loss); may be given again"),
-    ] = None,
-) -> None:
-    """Print runs side by side: what each came to, and the mean over them; see docs/evaluation.md."""
+def print_comparison(run_dirs: Sequence[Path], metrics: Sequence[str]) -> None:
+    """`spag-ray compare`. Raises InputError for a run that is named twice, or is none."""
     if len({folder.resolve() for folder in run_dirs}) < len(run_dirs):
         raise InputError("a run is named twice; name each once")
-    found = {str(folder): last_values(folder, metric) if metric else figures_of(folder) for folder in run_dirs}
+    found = {str(folder): last_values(folder, metrics) if metrics else figures_of(folder) for folder in run_dirs}
     is_wide = sys.stdout.isatty() or "COLUMNS" in os.environ
     console = Console() if is_wide else Console(width=60 + 30 * len(found))  # a pipe has no edge
     console.print(comparison_table(found))
-    if len(run_dirs) == 2 and not metric:
+    if len(run_dirs) == 2 and not metrics:
         for line in paired(*run_dirs):
             console.print(line, soft_wrap=True, markup=False)
 
@@ -65,9 +57,8 @@ def figures_of(folder: Path) -> dict[str, float]:
     lines = _lines(folder)
     typed = [line for _, line in lines]
     matches = read_matches(folder / "matches.json") if (folder / "matches.json").exists() else []
-    plays = {
-        (line.stage, line.game): line.games for line in typed if isinstance(line, PlayLine)
-    }  # a resume repeats some
+    # A resumed round has two lines.
+    plays = {(line.stage, line.game): line.games for line in typed if isinstance(line, PlayLine)}
     names = dict.fromkeys([*(match.game for match in matches), *(game for _, game in plays)])
     figures: dict[str, float] = {}
     for game in names:
@@ -81,8 +72,7 @@ def figures_of(folder: Path) -> dict[str, float]:
     kinds = (StageKind.ROUND, StageKind.STREAM)
     if rounds := [count for (stage, _), count in plays.items() if Stage.parse(stage).kind in kinds]:
         figures["games of self-play"] = sum(rounds)
-    clock = clock_of(lines)
-    figures["hours"] = clock.seconds / 3600
+    figures["hours"] = clock_of(lines).seconds / 3600
     return {name: value for name, value in figures.items() if math.isfinite(value)}
 
 

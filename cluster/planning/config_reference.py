@@ -12,9 +12,8 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 from rich.text import Text
 
@@ -170,13 +169,8 @@ def _table(found: list[Entry]) -> Iterator[str]:
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def explain(
-    key: Annotated[
-        str | None, typer.Argument(help="a key or a part, such as objective.clip_range; all parts if none")
-    ] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="all keys, as in docs/configuration.md")] = False,
-) -> None:
-    """Explain the keys of the configuration: type, default, meaning; see docs/configuration.md."""
+def explain(key: str | None, markdown: bool) -> None:
+    """`spag-ray config`: print a key, a part with all its keys, or the parts; with `markdown` the whole reference."""
     if markdown:
         print(reference(), end="")
         return

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import ray
 
@@ -29,7 +29,6 @@ from cluster.run.training_verbs import Trainer
 from cluster.runtime.ray_session import redirect_output
 from cluster.runtime.run_folder import write_end
 from cluster.schedules.rounds import play_round
-from cluster.schedules.tournament import Entrant, Tournament
 from cluster.tracking.callbacks import FAILED_WITHIN_S
 from cluster.types import Progress
 from spag_ray.config.loading import without_environment
@@ -44,6 +43,9 @@ from spag_ray.results.matches import Match
 from spag_ray.stages import LEARN, PLAY
 from spag_ray.training_data.samples import GameSample, Sample
 from spag_ray.training_data.stage_spec import Method, StageSpec
+
+if TYPE_CHECKING:
+    from cluster.schedules.tournament import Entrant
 
 LOOK_EVERY_S = 2.0  # at the load of engines, and at nodes that are drained
 
@@ -137,6 +139,8 @@ class Run(Actor):
             if any(entrant.folder for entrant in entrants):
                 self._parts.reservation.reserve(match_bundles(self._config))
             parts = self._parts
+            from cluster.schedules.tournament import Tournament  # a job does not have it, and plays none
+
             tournament = Tournament(self._config, parts.matches, parts.publisher, parts.seating, parts.status)
             return tournament.play(entrants, against)
 

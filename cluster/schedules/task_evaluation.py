@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Protocol
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.lm_eval_tasks import Shelf, evaluate, harness_environment
 from actors.models import load_tokenizer
 from cluster.handles import ActorHandle, remote_method
 from cluster.learning.learning_policy import LearningPolicy
@@ -36,6 +35,7 @@ from spag_ray.stages import Stage
 
 if TYPE_CHECKING:
     from actors.lm_eval_model import PolicyModel
+    from actors.lm_eval_tasks import Shelf
 
 
 class EvaluationActor:
@@ -55,6 +55,7 @@ class EvaluationActor:
     def evaluate(self, task: str, stage: str, engines: Sequence[Engine]) -> tuple[list[Evaluation], int]:
         """(rows, how many contexts were cut to fit)."""
         from actors.lm_eval_model import PolicyModel
+        from actors.lm_eval_tasks import Shelf, evaluate
 
         config, engine = self._config.evaluation, self._config.engine
         if self._shelf is None:
@@ -142,6 +143,8 @@ class TaskEvaluation:
 
     def _start(self, model: str) -> EvaluationHandle:
         """Start on this node, because the data sets were checked here."""
+        from actors.lm_eval_tasks import harness_environment  # a job without tasks does not have it
+
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         handle: EvaluationHandle = (
             ray.remote(EvaluationActor)

@@ -1,5 +1,7 @@
 """Callbacks for trackers that spag_ray does not know: copy this file, and name one in the configuration.
 
+Neither was tried with its tracker: they are not among the requirements.
+
     pip install trackio                       tracking: {callbacks: ["callbacks.py:Trackio"]}
     pip install mlflow-skinny                 tracking: {callbacks: ["callbacks.py:MLflow"]}
 
@@ -11,7 +13,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -19,22 +21,20 @@ PROJECT = os.environ.get("SPAG_RAY_PROJECT", "spag_ray")
 
 
 class Tracker:
-    """What both have in common. Figures that do not apply are left out."""
+    """What both have in common. `log`: takes figures and a step. Figures that do not apply are left out."""
 
-    def __init__(self) -> None:
-        self.num_steps = 0
-
-    def log(self, figures: dict[str, float], step: int) -> None:
-        raise NotImplementedError
+    def __init__(self, log: Callable[[dict[str, float], int], Any]) -> None:
+        self._log = log
+        self._num_steps = 0
 
     def on_step(self, stage: str, policy: str, report: Any) -> None:
-        self.num_steps += 1
-        self.log({f"train/{policy}/{name}": value for name, value in _figures(report)}, self.num_steps)
+        self._num_steps += 1
+        self._log({f"train/{policy}/{name}": value for name, value in _figures(report)}, self._num_steps)
 
     def on_games(self, stage: str, episodes: Sequence[Any]) -> None:
         ends = Counter(str(episode.verdict.outcome) for episode in episodes)
         shares = {f"play/{name.replace(' ', '_')}": count / len(episodes) for name, count in ends.items()}
-        self.log(shares, self.num_steps)
+        self._log(shares, self._num_steps)
 
 
 class Trackio(Tracker):
@@ -43,11 +43,8 @@ class Trackio(Tracker):
     def __init__(self) -> None:
         import trackio
 
-        super().__init__()
-        self._run = trackio.init(project=PROJECT)
-
-    def log(self, figures: dict[str, float], step: int) -> None:
-        self._run.log(figures, step=step)
+        run = trackio.init(project=PROJECT)
+        super().__init__(lambda figures, step: run.log(figures, step=step))
 
 
 class MLflow(Tracker):
@@ -56,14 +53,9 @@ class MLflow(Tracker):
     def __init__(self) -> None:
         import mlflow
 
-        super().__init__()
         mlflow.set_experiment(PROJECT)
-        self._mlflow, self._run = mlflow, mlflow.start_run()
-
-    def log(self, figures: dict[str, float], step: int) -> None:
-        client = self._mlflow.tracking.MlflowClient()
-        for name, value in figures.items():
-            client.log_metric(self._run.info.run_id, name, value, step=step)
+        mlflow.start_run()
+        super().__init__(lambda figures, step: mlflow.log_metrics(figures, step=step))
 
 
 def _figures(report: Any) -> Iterator[tuple[str, float]]:

@@ -31,7 +31,6 @@ def equilibrium(values: Sequence[Sequence[float]]) -> list[float]:
         b_eq=[1.0],
         bounds=[(0.0, 1.0)] * count + [(None, None)],
     )
-    if found.x is None:  # there always is one, so the solver has failed
-        return [1 / count] * count
+    assert found.x is not None, found.message  # there always is one
     shares = np.clip(found.x[:count], 0.0, 1.0)
     return [float(share) for share in shares / shares.sum()]

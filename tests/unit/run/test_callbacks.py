@@ -243,11 +243,7 @@ def test_the_examples_have_hooks_and_give_finite_figures() -> None:
     spec.loader.exec_module(example)
     logged: list[tuple[dict[str, float], int]] = []
 
-    class Kept(example.Tracker):  # type: ignore[name-defined]
-        def log(self, figures: dict[str, float], step: int) -> None:
-            logged.append((figures, step))
-
-    kept = Kept()
+    kept = example.Tracker(lambda figures, step: logged.append((figures, step)))
     kept.on_step("spag-1", "policy", StepReport(1, loss=0.5, kl_loss=0.25))
     kept.on_games("spag-1", [game(0, Outcome.TIED), game(1, Outcome.ATTACKER_WINS)])
     (figures, at), (shares, later) = logged
