@@ -22,6 +22,7 @@ from rich.console import Console
 from spag_ray.config.files import named_paths, write_config
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
+from spag_ray.games.registry import SHIPPED
 
 MAX_BYTES = 100 * 2**20
 PACKAGES = ("spag_ray", "actors", "learners", "cluster")
@@ -61,7 +62,10 @@ def parcel_of(config: RunConfig, console: Console, is_listed: bool = False) -> I
     """
     with tempfile.TemporaryDirectory(prefix="spag-ray-job-") as name:
         folder = Path(name)
-        for source, target in [*package_files(bool(config.evaluation.tasks)), *named_files(config)]:
+        packages = package_files(
+            bool(config.evaluation.tasks), any(game.full_name not in SHIPPED for game in config.games)
+        )
+        for source, target in [*packages, *named_files(config)]:
             (folder / target).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, folder / target)
         write_config(folder / "run.yaml", config, for_elsewhere=True)
@@ -84,7 +88,7 @@ def parcel_of(config: RunConfig, console: Console, is_listed: bool = False) -> I
         yield folder
 
 
-def package_files(has_tasks: bool = False) -> list[tuple[Path, Path]]:
+def package_files(has_tasks: bool = False, checks_games: bool = False) -> list[tuple[Path, Path]]:
     """(file here, its path in the job) for the packages and configs/, without files that .gitignore names and those
     that no job uses."""
     found = []
@@ -97,16 +101,18 @@ def package_files(has_tasks: bool = False) -> list[tuple[Path, Path]]:
     configs = root.parent / "configs"
     if configs.is_dir():  # in a checkout; an installed package has them in spag_ray/
         found += [(configs / path, Path("configs") / path) for path in _contents(configs).files]
-    return [(file, sent) for file, sent in found if is_sent(sent, has_tasks)]
+    return [(file, sent) for file, sent in found if is_sent(sent, has_tasks, checks_games)]
 
 
-def is_sent(file: Path, has_tasks: bool = False) -> bool:
+def is_sent(file: Path, has_tasks: bool = False, checks_games: bool = False) -> bool:
     """Whether a job may use this file: not other commands and what they alone use, shipped configurations of runs, the
-    checks of GPUs, which start runs of their own, tasks and their code where no stage is evaluated by tasks, nor the
-    server of games, of which the command line imports one module."""
+    checks of GPUs, which start runs of their own, tasks and their code where no stage is evaluated by tasks, the
+    check of games where shipped ones alone are played, nor the server of games, of which the command line imports one module."""
     of_tasks = any(map(file.is_relative_to, ("configs/tasks", "spag_ray/_configs/tasks")))
     if of_tasks or file.as_posix() in _OF_TASKS:
         return has_tasks
+    if file == Path("spag_ray/game/conformance.py"):
+        return checks_games
     for folder, used in _USED_OF.items():
         if file.is_relative_to(folder):
             return file.name in used
