@@ -107,7 +107,8 @@ def package_files(has_tasks: bool = False, checks_games: bool = False) -> list[t
 def is_sent(file: Path, has_tasks: bool = False, checks_games: bool = False) -> bool:
     """Whether a job may use this file: not other commands and what they alone use, shipped configurations of runs, the
     checks of GPUs, which start runs of their own, tasks and their code where no stage is evaluated by tasks, the
-    check of games where shipped ones alone are played, nor the server of games, of which the command line imports one module."""
+    check of games where shipped ones alone are played, nor the server of games but for what the command line imports.
+    """
     of_tasks = any(map(file.is_relative_to, ("configs/tasks", "spag_ray/_configs/tasks")))
     if of_tasks or file.as_posix() in _OF_TASKS:
         return has_tasks
