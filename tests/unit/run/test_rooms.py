@@ -1,4 +1,4 @@
-"""The rooms of a floor hold: imports run downwards in the picture below, and a folder stays small enough to look over.
+"""The rooms of a floor hold: imports run downwards in the picture below, and a folder says what it is for.
 
 `make picture` prints the imports between rooms as they are.
 """
@@ -52,7 +52,6 @@ LEVELS = {
     for floor, picture in PICTURE.items()
 }
 HANDS_OVER = "spag_ray/__main__.py"  # to the command line, a floor above
-MAX_MODULES, MAX_LINES = 16, 400
 FILES = sorted(path for floor in LEVELS for path in (ROOT / floor).rglob("*.py"))
 
 
@@ -123,17 +122,12 @@ def test_files_of_a_room_do_not_import_each_other_in_circles() -> None:
         walk(name, ())
 
 
-def test_a_folder_can_be_looked_over_and_says_in_a_line_what_it_is_for() -> None:
-    by_folder: dict[Path, list[Path]] = defaultdict(list)
-    for path in [*FILES, *(path for floor in ("actors", "learners") for path in (ROOT / floor).rglob("*.py"))]:
-        by_folder[path.parent].append(path)
-        lines = len(path.read_text(encoding="utf-8").splitlines())
-        assert lines <= MAX_LINES, f"{path.relative_to(ROOT)} has {lines} lines"
-    for folder, files in by_folder.items():
+def test_a_folder_says_in_a_line_what_it_is_for() -> None:
+    rooms = {path.parent for floor in (*LEVELS, "actors", "learners") for path in (ROOT / floor).rglob("*.py")}
+    for folder in rooms:
         first = (folder / "__init__.py").read_text(encoding="utf-8").splitlines()[0]
         assert first.startswith('"""'), folder
         assert len(first) > 20, folder
-        assert len(files) - 1 <= MAX_MODULES, f"{folder.relative_to(ROOT)} has {len(files) - 1} modules"
 
 
 def test_the_document_of_the_architecture_names_every_file() -> None:
