@@ -140,16 +140,30 @@ def attach(
 
 @app.command()
 def watch(
-    target: Annotated[str, typer.Argument(help="a run's folder, or ray://HEAD:10001")],
+    targets: Annotated[list[str], typer.Argument(help="a run's folder (with --web, several), or ray://HEAD:10001")],
     run: Annotated[
         str | None, typer.Option(help="with ray://, the run's name; not needed if there is only one")
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="print one frame")] = False,
+    web: Annotated[bool, typer.Option("--web", help="a page in the browser that renews itself")] = False,
+    host: Annotated[str, typer.Option(help="of the page; beyond loopback, it needs --allow-network")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="of the page; 0: any free one")] = 8401,
+    allow_network: Annotated[bool, typer.Option("--allow-network", help="others may look, with a token")] = False,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="do not open the page")] = False,
 ) -> None:
-    """A live view of a run; Ctrl-C closes the view, the run continues."""
+    """A live view of a run, or of several on one page; Ctrl-C closes the view, the runs continue."""
+    if web:
+        from cluster.commands.watch_web import run_watch_web
+        from cluster.serve.watch_web import PageWanted
+
+        wanted = PageWanted(host, port, allow_network, opens_browser=not no_browser)
+        run_watch_web(targets, wanted, run, once, _console())
+        return
+    if len(targets) > 1:
+        raise ConfigError("several runs are shown on one page: add --web; `spag-ray compare` prints them side by side")
     from cluster.commands.watch import run_watch
 
-    run_watch(target, run, once, _console())
+    run_watch(targets[0], run, once, _console())
 
 
 @app.command()

@@ -1,4 +1,5 @@
-"""`spag-ray serve`: a page in the browser, on which a person plays against a model.
+"""Pages in the browser: `spag-ray serve`, on which a person plays against a model, and `spag-ray watch --web`.
 
-Tests of other names: app, guard, kept_games in test_visits.py; command, server in test_serve.py.
+Tests of other names: answers, app, guard, kept_games in test_visits.py; command, server in test_serve.py; watch_web in
+test_live_page.py.
 """

@@ -24,6 +24,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
+from cluster.serve.answers import add_file, missing, unfit
 from cluster.serve.client_limits import limited
 from cluster.serve.guard import Guard
 from cluster.serve.kept_games import KeptGames
@@ -63,11 +64,11 @@ def make_app(title: str, visits: Visits, opponents: Opponents, kept: KeptGames |
     _add_games(app, visits)
     _add_keeping(app, visits, kept)
     for address, (package, name, media_type) in _FILES.items():
-        _serve_file(app, address, resources.files(package).joinpath(name).read_bytes(), media_type)
+        add_file(app, address, resources.files(package).joinpath(name).read_bytes(), media_type)
     app.exception_handler(SpagError)(_told)
     app.exception_handler(BusyError)(_busy)
-    app.exception_handler(RequestValidationError)(_unfit)
-    app.exception_handler(HTTPException)(_missing)
+    app.exception_handler(RequestValidationError)(unfit)
+    app.exception_handler(HTTPException)(missing)
     return guard.around(limited(app))  # the guard first: it refuses before it reads a body
 
 
@@ -139,19 +140,6 @@ async def _busy(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": str(error)}, status_code=429, headers={"Retry-After": "30"})
 
 
-async def _unfit(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    where = ".".join(map(str, first["loc"][1:])) or "body"
-    told = f"{where}: {first['msg']}"  # `where` may be a key that was sent, with any characters
-    return JSONResponse({"error": " ".join(told.split())[:300]}, status_code=400)
-
-
-async def _missing(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return JSONResponse({"error": str(error.detail)}, status_code=error.status_code)
-
-
 def _visitor(request: Request) -> str:
     """Their address; "" on loopback, where all who come through a tunnel have the same."""
     host = request.client.host if request.client is not None else ""
@@ -163,9 +151,3 @@ def _found(visits: Visits, name: str) -> Visit:
         return visits.find(name)
     except KeyError:
         raise HTTPException(404, "this game is not here any more; begin another") from None
-
-
-def _serve_file(app: FastAPI, address: str, content: bytes, media_type: str) -> None:
-    @app.get(address)
-    async def file() -> Response:
-        return Response(content, media_type=media_type)

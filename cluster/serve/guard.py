@@ -19,9 +19,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spag_ray.host.addresses import is_loopback
 
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src {styles}; connect-src 'self'; img-src data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'"
+)
 _HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
@@ -32,10 +34,13 @@ _HEADERS = {
 
 
 class Guard:
-    """`token`: needed beyond loopback; None: the server is on loopback, and its Host has to be a loopback address."""
+    """`token`: needed beyond loopback; None: the server is on loopback, and its Host has to be a loopback address.
+    `inline_styles`: the page's library for charts needs them."""
 
-    def __init__(self, token: str | None = None) -> None:
+    def __init__(self, token: str | None = None, inline_styles: bool = False) -> None:
         self._token = token
+        styles = "'self' 'unsafe-inline'" if inline_styles else "'self'"
+        self._headers = _HEADERS | {"Content-Security-Policy": _POLICY.format(styles=styles)}
         self._pass = "" if token is None else hmac.digest(token.encode(), b"cookie", "sha256").hex()
 
     def around(self, app: ASGIApp) -> ASGIApp:
@@ -48,7 +53,7 @@ class Guard:
 
             async def send_with_headers(message: Message) -> None:
                 if message["type"] == "http.response.start":
-                    MutableHeaders(scope=message).update(_HEADERS)
+                    MutableHeaders(scope=message).update(self._headers)
                 await send(message)
 
             request = Request(scope)

@@ -73,7 +73,7 @@ def run_serve(wanted: ServeWanted, console: Console) -> None:
     served = _served(wanted)
     table = _table(served.config, wanted.words)
     token = None if is_loopback(wanted.host) else secrets.token_urlsafe(24)
-    with keeping(wanted.keep) as kept, _bound(wanted.host, wanted.port) as listening:
+    with keeping(wanted.keep) as kept, bound(wanted.host, wanted.port) as listening:
         with contextlib.suppress(KeyboardInterrupt):  # while the first model is loaded, or a second time
             asyncio.run(_serve(wanted, served, table, console, token=token, kept=kept, listening=listening))
         console.print("stopped")
@@ -97,20 +97,24 @@ async def _serve(
             pass
         visits = Visits(table, opponents, keeps=kept is not None)
         app = make_app(served.title, visits, opponents, kept, Guard(token))
-        address = _address(wanted.host, listening, token)
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-        server = StoppableServer(web_settings(app))
         if token is not None:
             console.print("warning: other machines can reach this server; give its address only to those who may play")
-        with server.capture_signals():  # before the line that says it serves: who reads it may stop it at once
-            console.print(f"serving {address}", soft_wrap=True, markup=False, highlight=False)
-            sys.stdout.flush()
-            if wanted.opens_browser and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-                open_browser(address)
-            await server.serve(sockets=[listening])
+        await serve_app(app, listening, address_of(wanted.host, listening, token), console, wanted.opens_browser)
         visits.close()
     finally:
         await opponents.close()
+
+
+async def serve_app(app: ASGIApp, listening: socket.socket, address: str, console: Console, opens: bool) -> None:
+    """Serves until Ctrl-C or SIGTERM. `opens`: shows the address in a browser, where there is a screen."""
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    server = StoppableServer(web_settings(app))
+    with server.capture_signals():  # before the line that says it serves: who reads it may stop it at once
+        console.print(f"serving {address}", soft_wrap=True, markup=False, highlight=False)
+        sys.stdout.flush()
+        if opens and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+            open_browser(address)
+        await server.serve(sockets=[listening])
 
 
 def open_browser(address: str) -> None:
@@ -188,7 +192,7 @@ def _table(config: RunConfig, words: Path | None) -> Table:
 
 
 @contextlib.contextmanager
-def _bound(host: str, port: int) -> Iterator[socket.socket]:
+def bound(host: str, port: int) -> Iterator[socket.socket]:
     """A listening socket. Raises InputError if the address cannot be had."""
     try:
         family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -203,7 +207,8 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
         yield listening
 
 
-def _address(host: str, listening: socket.socket, token: str | None) -> str:
+def address_of(host: str, listening: socket.socket, token: str | None) -> str:
+    """What a person opens."""
     name = socket.gethostname() if host in ("0.0.0.0", "::") else host
     port = listening.getsockname()[1]
     shown = f"[{name}]" if ":" in name else name

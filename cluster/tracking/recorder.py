@@ -15,13 +15,13 @@ from typing import Any, Protocol
 
 import ray
 
-from cluster.tracking.curves import Curves, Points
 from cluster.tracking.metric_registry import updates
 from cluster.tracking.prometheus import Exporter
 from cluster.tracking.wandb import WandbRun
 from spag_ray.config.parts import TrackingConfig
 from spag_ray.errors import RunFolderError
 from spag_ray.host.hidden_packages import hidden
+from spag_ray.results.curves import Curves, Points
 from spag_ray.results.game_names import UNKNOWN, NamesByGame
 from spag_ray.results.lines import Line, parse_line
 from spag_ray.results.metric_lines import MetricLines

@@ -16,8 +16,8 @@ from tensorboardX import RecordWriter
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.summary import text
 
-from cluster.tracking.curves import Points
 from spag_ray.config.files import shown_config
+from spag_ray.results.curves import Points
 
 FLUSH_EVERY_S = 10.0
 

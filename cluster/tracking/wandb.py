@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cluster.tracking.curves import Points
 from spag_ray.config.files import shown_config
 from spag_ray.config.parts import TrackingConfig, WandbConfig
 from spag_ray.errors import ConfigError
 from spag_ray.host.whole_files import write_atomically
+from spag_ray.results.curves import Points
 
 
 def check_tracking(config: TrackingConfig) -> None:

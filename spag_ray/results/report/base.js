@@ -17,9 +17,17 @@ const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 /** 1 turn, 2 turns. */
 const counted = (count, name) => `${count} ${name}${count === 1 ? "" : "s"}`;
 
-/** The text of a data element: base64 of gzip. */
+/** Packed data, base64 of gzip: of an element of this page; of a page that its server renews, from there. */
+async function packedText(id) {
+  const { run, stamp } = document.documentElement.dataset;
+  if (run === undefined) return byId(id).textContent;
+  const answer = await fetch(`data/${run}/${stamp}/${id}`);
+  if (!answer.ok) throw new Error(`${id}: ${answer.status}`);
+  return answer.text();
+}
+
 async function unpackText(id) {
-  const binary = atob(byId(id).textContent);
+  const binary = atob(await packedText(id));
   const bytes = new Uint8Array(binary.length);
   for (let place = 0; place < binary.length; place++) bytes[place] = binary.charCodeAt(place); // from() is ten times slower
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
@@ -27,6 +35,19 @@ async function unpackText(id) {
 }
 
 const unpack = async (id) => JSON.parse(await unpackText(id));
+
+/** Lets the reader keep a text as a file. */
+function save(name, text, type) {
+  const link = element("a");
+  link.href = URL.createObjectURL(new Blob([text], { type }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+/** Rows of values as CSV. */
+const asCsv = (rows) =>
+  rows.map((row) => row.map((value) => (/[",\r\n]/.test(`${value}`) ? `"${`${value}`.replaceAll('"', '""')}"` : `${value ?? ""}`)).join(",")).join("\r\n") + "\r\n";
 
 /** Lets keys and scrolling come first. */
 const pause = () => new Promise((resume) => setTimeout(resume));

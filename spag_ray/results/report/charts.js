@@ -4,29 +4,69 @@ const charts = {
   figures: {},
   drawn: new Set(),
   plotly: null,
+  seen: null,
 
   async start() {
-    this.figures = await unpack("figures");
-    const seen = new IntersectionObserver((entries) => this.see(entries, seen), { rootMargin: "400px" });
-    for (const name of Object.keys(this.figures)) seen.observe(byId(`plot-${name}`));
+    this.seen = new IntersectionObserver((entries) => this.see(entries), { rootMargin: "400px" });
     document.addEventListener("themechange", () => this.drawn.forEach((name) => this.draw(name)));
+    await this.renew();
   },
 
-  async see(entries, seen) {
+  /** Takes the figures as they are now. What is drawn is drawn again; the others wait until they come into view. */
+  async renew() {
+    const curve = this.figures.curve;
+    this.figures = { ...(await unpack("figures")), ...(curve ? { curve } : {}) };
+    for (const name of [...this.drawn]) {
+      if (byId(`plot-${name}`) && this.figures[name]) this.draw(name);
+      else this.drawn.delete(name);
+    }
+    for (const name of Object.keys(this.figures)) this.watch(name);
+  },
+
+  /** One figure that is made on the page. */
+  put(name, figure) {
+    this.figures[name] = figure;
+    if (this.drawn.has(name)) this.draw(name);
+    else this.watch(name);
+  },
+
+  watch(name) {
+    const plot = byId(`plot-${name}`);
+    if (!plot || this.drawn.has(name)) return;
+    this.seen.observe(plot);
+    const caption = plot.parentElement.querySelector("figcaption");
+    if (caption && !caption.querySelector("button")) {
+      const button = element("button", "save", "CSV");
+      button.type = "button";
+      button.title = "Save the chart's data";
+      button.setAttribute("aria-label", `Save the data of: ${caption.textContent.trim()}`);
+      button.addEventListener("click", () => save(`${name}.csv`, asCsv(rowsOf(this.figures[name])), "text/csv"));
+      caption.append(" ", button);
+    }
+  },
+
+  async see(entries) {
     for (const entry of entries.filter((each) => each.isIntersecting)) {
-      seen.unobserve(entry.target);
+      this.seen.unobserve(entry.target);
       const name = entry.target.id.slice("plot-".length);
       this.plotly ??= this.load();
       await this.plotly;
       await pause();
+      if (!byId(`plot-${name}`)) continue; // a renewed page has it no more
       this.drawn.add(name);
       this.draw(name);
     }
   },
 
-  /** The library runs as the script whose hash the page's policy names. */
+  /** The library runs as the script whose hash the page's policy names, or that its server has. */
   async load() {
     const script = document.createElement("script");
+    if (document.documentElement.dataset.run !== undefined) {
+      script.src = "plotly.js";
+      document.head.append(script);
+      await new Promise((resolve) => script.addEventListener("load", resolve));
+      return;
+    }
     script.textContent = await unpackText("plotly");
     await pause();
     document.head.append(script);
@@ -38,6 +78,16 @@ const charts = {
     Plotly.react(byId(`plot-${name}`), data, withDefaults(layout, style), { displayModeBar: false, responsive: true });
   },
 };
+
+/** A figure's numbers as rows with a heading: of curves and bars x and y, of a heat map each cell. */
+function rowsOf({ data }) {
+  const rows = [["series", "x", "y", "value"]];
+  for (const { name = "", x, y, z } of data) {
+    if (z) z.forEach((row, i) => row.forEach((value, j) => rows.push([name, x?.[j] ?? j, y?.[i] ?? i, value])));
+    else (x ?? []).forEach((each, place) => rows.push([name, each, y?.[place], ""]));
+  }
+  return rows;
+}
 
 /** The same with the values of the style sheet in the places of its variables' names. */
 function coloured(value, style) {

@@ -1,11 +1,20 @@
 // Which games are listed: the index, and what the form asks of it.
 
+const AT_ONCE = 8; // blocks that a search reads
+
+const saidIn = (game) => game.turns.map((turn) => turn.text).join("\n").toLowerCase();
+
 const filters = {
   index: null,
+  texts: new Map(), // number of a block: what was said in each of its games, in small letters
+  asked: 0, // counts searches: one that ends late does not replace a later one
+  said: null, // places of the games in which the searched text was said; null: none is searched
 
-  /** Options for what there is; one that would leave everything in is not offered. */
+  /** Options for what there is; one that would leave everything in is not offered. What was chosen stays chosen. */
   start(index) {
     this.index = index;
+    this.texts.clear();
+    this.said = null;
     this.options("filter-stage", [["", index.stages.map((name, place) => [name, place])]]);
     this.options("filter-outcome", [["", index.outcomes.map((name, place) => [name, place])]]);
     if (index.games.length > 1) this.options("filter-game", [["", index.games.map((game, place) => [game.name, place])]]);
@@ -24,18 +33,50 @@ const filters = {
 
   options(id, groups) {
     const select = byId(id);
-    select.append(new Option("any", ""));
+    const before = select.selectedOptions[0]?.text;
+    const group = select.selectedOptions[0]?.parentElement.label;
+    select.replaceChildren(new Option("any", ""));
     for (const [label, options] of groups) {
       const made = options.map(([name, value]) => new Option(name, value));
       if (!label) {
         select.append(...made);
         continue;
       }
-      const group = document.createElement("optgroup");
-      group.label = label;
-      group.append(...made);
-      select.append(group);
+      const section = document.createElement("optgroup");
+      section.label = label;
+      section.append(...made);
+      select.append(section);
     }
+    for (const option of select.options) {
+      if (option.text === before && option.parentElement.label === group) option.selected = true;
+    }
+  },
+
+  /** Looks for the text of `filter-said` in all turns, block by block. Returns whether the answer is new. */
+  async search() {
+    const wanted = byId("filter-said").value.trim().toLowerCase();
+    const asked = ++this.asked;
+    if (!wanted) {
+      const had = this.said !== null;
+      this.said = null;
+      return had;
+    }
+    const { blockGames, stage } = this.index;
+    const found = new Set();
+    const blocks = Math.ceil(stage.length / blockGames);
+    for (let first = 0; first < blocks; first += AT_ONCE) {
+      const numbers = Array.from({ length: Math.min(AT_ONCE, blocks - first) }, (_, place) => first + place);
+      const unread = numbers.filter((number) => !this.texts.has(number));
+      if (unread.length) byId("count").textContent = `Searching: ${(first * blockGames).toLocaleString("en")} games`;
+      const read = await Promise.all(unread.map((number) => unpack(`block-${number}`)));
+      if (asked !== this.asked) return false;
+      unread.forEach((number, place) => this.texts.set(number, read[place].map(saidIn)));
+      for (const number of numbers) {
+        this.texts.get(number).forEach((text, place) => text.includes(wanted) && found.add(number * blockGames + place));
+      }
+    }
+    this.said = found;
+    return true;
   },
 
   /** Places in the index, in its order, of the games that pass. */
@@ -51,7 +92,7 @@ const filters = {
       if (wanted.stage !== "" && stage[place] !== Number(wanted.stage)) continue;
       if (wanted.game !== "" && game[place] !== Number(wanted.game)) continue;
       if (wanted.outcome !== "" && outcome[place] !== Number(wanted.outcome)) continue;
-      if (words[word[place]] && sits(place)) found.push(place);
+      if (words[word[place]] && sits(place) && (this.said?.has(place) ?? true)) found.push(place);
     }
     return found;
   },

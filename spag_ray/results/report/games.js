@@ -13,8 +13,8 @@ const games = {
   async start() {
     this.index = await unpack("index");
     filters.start(this.index);
-    byId("filters").addEventListener("input", () => this.filter());
-    byId("filters").addEventListener("reset", () => setTimeout(() => this.filter()));
+    byId("filters").addEventListener("input", (event) => (event.target.id === "filter-said" ? this.search() : this.filter()));
+    byId("filters").addEventListener("reset", () => setTimeout(() => this.search(0)));
     byId("filters").addEventListener("submit", (event) => event.preventDefault());
     byId("list").addEventListener("scroll", () => this.paint());
     byId("list").addEventListener("click", (event) => {
@@ -23,17 +23,71 @@ const games = {
     });
     new ResizeObserver(() => this.paint()).observe(byId("list"));
     document.addEventListener("keydown", (event) => this.key(event));
-    await this.filter(this.index.opened);
+    addEventListener("hashchange", () => this.follow());
+    if (!(await this.follow())) await this.filter(this.index.opened);
+  },
+
+  /** Shows the game that the address names, `#game=STAGE/NUMBER`. Returns whether it names one of this page. */
+  async follow() {
+    const named = location.hash.match(/^#game=(.+)\/(\d+)$/);
+    const stage = named ? this.index.stages.findIndex((each) => encodeURIComponent(each) === named[1]) : -1;
+    const place = stage < 0 ? -1 : this.placeOf(stage, Number(named[2]));
+    if (place < 0) return false;
+    byId("filters").reset();
+    filters.said = null;
+    await this.filter(place);
+    byId("games").scrollIntoView();
+    return true;
+  },
+
+  placeOf(stage, number) {
+    return this.index.stage.findIndex((each, place) => each === stage && this.index.number[place] === number);
+  },
+
+  address(place) {
+    return `#game=${encodeURIComponent(this.index.stages[this.index.stage[place]])}/${this.index.number[place]}`;
+  },
+
+  /** Takes the games as they are now. The game that is shown stays as it is. */
+  async renew() {
+    const before = this.listed[this.chosen];
+    const shown = before === undefined ? null : [this.index.stages[this.index.stage[before]], this.index.number[before]];
+    const index = await unpack("index");
+    this.index = index;
+    this.blocks.clear();
+    filters.start(index);
+    await filters.search();
+    this.list();
+    const place = shown ? this.placeOf(index.stages.indexOf(shown[0]), shown[1]) : index.opened;
+    const kept = this.listed.indexOf(place);
+    if (shown && kept >= 0) {
+      this.chosen = kept;
+      this.paint();
+    } else await this.choose(Math.max(kept, 0));
+  },
+
+  /** A search waits until the reader stops to type. */
+  search(wait = 250) {
+    clearTimeout(this.waiting);
+    this.waiting = setTimeout(async () => {
+      await filters.search();
+      this.filter();
+    }, wait);
   },
 
   filter(before = this.listed[this.chosen]) {
+    this.list();
+    const kept = before === undefined ? -1 : this.listed.indexOf(before);
+    return this.choose(kept >= 0 ? kept : 0);
+  },
+
+  /** The games that pass the filters. */
+  list() {
     this.listed = filters.matching();
     const total = this.index.stage.length;
     const some = this.listed.length === total ? "" : `${this.listed.length.toLocaleString("en")} of `;
     byId("count").textContent = `${some}${total.toLocaleString("en")} game${total === 1 ? "" : "s"}`;
     byId("rows").style.height = `${this.listed.length * ROW_PX}px`;
-    const kept = before === undefined ? -1 : this.listed.indexOf(before);
-    return this.choose(kept >= 0 ? kept : 0);
   },
 
   /** What the page says of the game that was played there. */
@@ -111,6 +165,10 @@ const games = {
   /** Buttons for who has no keyboard. */
   steps() {
     const made = element("div", "steps");
+    const link = element("a", "", "Link");
+    link.href = this.address(this.listed[this.chosen]);
+    link.title = "The address of this game";
+    made.append(link);
     for (const [text, label, step] of [["\u2190", "Previous game", -1], ["\u2192", "Next game", 1]]) {
       const button = element("button", "", text);
       button.type = "button";
@@ -153,5 +211,9 @@ document.addEventListener("DOMContentLoaded", async () => {
   await games.start();
   performance.mark("report-ready");
   document.documentElement.dataset.ready = "yes";
-  requestAnimationFrame(() => setTimeout(() => charts.start()));
+  requestAnimationFrame(() => setTimeout(async () => {
+    await charts.start();
+    await curves.start();
+    document.dispatchEvent(new Event("reportdrawn"));
+  }));
 });

@@ -63,7 +63,7 @@ class Packer:
         self,
         config: RunConfig | None,
         aligner: Aligner | None,
-        put: Callable[[str], None],
+        put: Callable[[str], object],
         games: NamesByGame,
     ) -> None:
         self.num_shaded = 0

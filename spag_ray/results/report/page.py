@@ -1,6 +1,6 @@
-"""The report: a run folder as one HTML file.
+"""The report: a run folder as one HTML file; and the same page of a run that goes on, whose server has the data.
 
-The page has no link to anything outside it, and its Content-Security-Policy allows none. It allows only the two scripts
+The file has no link to anything outside it, and its Content-Security-Policy allows none. It allows only the two scripts
 in the page, by their hashes. Data is base64 in elements that browsers do not execute.
 """
 
@@ -9,13 +9,16 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import itertools
+import shutil
 import tempfile
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TextIO, TypeAlias
+from typing import TypeAlias
 
 from markupsafe import Markup
 
@@ -42,6 +45,7 @@ from spag_ray.results.report.outcome_figures import (
 )
 from spag_ray.results.report.pace_figures import pace_figures
 from spag_ray.results.report.packing import Packer, packed, packed_bytes
+from spag_ray.results.report.run_curves import RunCurves
 from spag_ray.results.report.sections import (
     about,
     collapse_table,
@@ -59,7 +63,7 @@ from spag_ray.results.standings import score
 
 MAX_GAMES = 20_000  # on one page
 Draw: TypeAlias = Callable[[Sequence[Figure | None]], Markup]  # figures -> their placeholders
-_SCRIPTS = ("base.js", "charts.js", "filters.js", "game.js", "games.js")
+SCRIPTS = ("base.js", "charts.js", "curves.js", "filters.js", "game.js", "games.js")
 
 
 @dataclass(frozen=True)
@@ -76,35 +80,63 @@ class Report:
         return f"report: {self.path} ({megabytes(self.num_bytes)}, {part}{self.num_games:,} games)"
 
 
+@dataclass(frozen=True)
+class Live:
+    """What a page says of itself that a server renews. `run`: its place among the runs `names`; `stamp`: which reading
+    of the run's folder it is; `differences`: what configures the runs differently."""
+
+    run: int
+    stamp: int
+    names: Sequence[str]
+    differences: Markup = NOTHING
+
+
 def write_report(folder: Path, out: Path, decode: Decode | None = None, max_games: int = MAX_GAMES) -> Report:
     """Writes the page of a run folder to `out`. An existing file is replaced atomically.
 
     With `decode` (tokens.py) each token is shaded. Raises RunFolderError if `folder` is not a run folder, InputError if
     `out` cannot be written.
     """
+    with tempfile.TemporaryFile("w+", encoding="ascii") as blocks:
+        run = read_run(folder, decode, max_games, lambda name, block: blocks.write(_data(name, block)))
+        curves = RunCurves(folder / "metrics.jsonl")
+        curves.read()
+        try:
+            with replaced(out) as file:
+                text, data = rendered(run)
+                head, tail = text.split("<!-- data -->")
+                file.write(head)
+                data["curve-data"] = packed([{"name": run.files.name, "curves": curves.as_json()}])
+                data["plotly"] = packed_bytes(plotly_script().encode())
+                for name, each in data.items():
+                    file.write(_data(name, each))
+                blocks.seek(0)
+                shutil.copyfileobj(blocks, file)
+                file.write(tail)
+        except OSError as error:
+            raise InputError(f"{out} cannot be written: {error.strerror}; choose another place with --out") from error
+    return Report(out, out.stat().st_size, run.transcripts.num_games, run.packer.num_games)
+
+
+def read_run(folder: Path, decode: Decode | None, max_games: int, put: Callable[[str, str], object]) -> Gathered:
+    """Reads a run folder. `put` takes the name and the text of each packed block of games. Raises RunFolderError if
+    `folder` is not a run folder."""
     files = read_files(folder)
     stream = files.config.stream if files.config is not None else None
     measured = read_measurements(folder / "metrics.jsonl", stream.max_lag if stream is not None else 0)
-    with tempfile.TemporaryFile("w+", encoding="ascii") as blocks:
-        packer = Packer(
-            files.config,
-            Aligner(decode, _public(files.config)) if decode is not None else None,
-            _block_writer(blocks),
-            files.games,
-        )
-        transcripts = read_transcripts(folder / "episodes", packer, max_games)
-        run = Gathered(files.with_games(transcripts.of_games), measured, transcripts, packer, time.time())
-        try:
-            with replaced(out) as file:
-                for text in _page(run, blocks):
-                    file.write(text)
-        except OSError as error:
-            raise InputError(f"{out} cannot be written: {error.strerror}; choose another place with --out") from error
-    return Report(out, out.stat().st_size, transcripts.num_games, packer.num_games)
+    numbers = itertools.count()
+    packer = Packer(
+        files.config,
+        Aligner(decode, _public(files.config)) if decode is not None else None,
+        lambda block: put(f"block-{next(numbers)}", block),
+        files.games,
+    )
+    transcripts = read_transcripts(folder / "episodes", packer, max_games)
+    return Gathered(files.with_games(transcripts.of_games), measured, transcripts, packer, time.time())
 
 
-def _page(run: Gathered, blocks: TextIO) -> Iterator[str]:
-    """The text of the page in pieces; `blocks` is its last and largest part."""
+def rendered(run: Gathered, live: Live | None = None) -> tuple[str, dict[str, str]]:
+    """The page with a mark where its data belongs, and {name: packed data} but for curves and blocks of games."""
     figures: dict[str, Figure] = {}
 
     def draw(found: Sequence[Figure | None]) -> Markup:
@@ -113,15 +145,14 @@ def _page(run: Gathered, blocks: TextIO) -> Iterator[str]:
         figures.update((figure.name, figure) for figure in drawn)
         return joined(map(chart, drawn))
 
-    from plotly.offline import get_plotlyjs
-
-    plotly, script = get_plotlyjs(), "\n".join(_own(name) for name in _SCRIPTS)
+    script = "" if live else page_script()
     text = page(
-        policy=Markup(_policy(script, plotly)),
+        live=live,
+        policy=Markup("" if live else _policy(script, plotly_script())),
         title=run.files.name,
         game=run.files.game,
         several=told_apart(run.files.games, "games"),
-        style=Markup(_own("page.css")),
+        style=Markup("" if live else own_file("page.css")),
         script=Markup(script),
         headline=headline(run) + notices(run),
         version=__version__,
@@ -129,15 +160,26 @@ def _page(run: Gathered, blocks: TextIO) -> Iterator[str]:
         about=about(run.files),
         **_charts(run, draw),
     )
-    head, tail = text.split("<!-- data -->")
-    yield head
-    yield _data("index", packed(run.packer.index()))
-    yield _data("figures", packed({name: figure.as_json() for name, figure in figures.items()}))
-    yield _data("plotly", packed_bytes(plotly.encode()))
-    blocks.seek(0)
-    while text := blocks.read(2**20):
-        yield text
-    yield tail
+    index, drawn = run.packer.index(), {name: figure.as_json() for name, figure in figures.items()}
+    return text, {"index": packed(index), "figures": packed(drawn)}
+
+
+def page_script() -> str:
+    """The scripts of the page, in the order in which they use each other."""
+    return "\n".join(map(own_file, SCRIPTS))
+
+
+def own_file(name: str) -> str:
+    """A file of the page."""
+    return resources.files("spag_ray.results.report").joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def plotly_script() -> str:
+    from plotly.offline import get_plotlyjs
+
+    source: str = get_plotlyjs()
+    return source
 
 
 def _charts(run: Gathered, draw: Draw) -> dict[str, Markup]:
@@ -237,23 +279,8 @@ def _policy(*scripts: str) -> str:
     return f"default-src 'none'; script-src {hashes}; {styles}; base-uri 'none'; form-action 'none'"
 
 
-def _block_writer(blocks: TextIO) -> Callable[[str], None]:
-    number = 0
-
-    def put(block: str) -> None:
-        nonlocal number
-        blocks.write(_data(f"block-{number}", block))
-        number += 1
-
-    return put
-
-
 def _data(name: str, text: str) -> str:
     return f'<script type="text/plain" id="{name}">{text}</script>\n'
-
-
-def _own(name: str) -> str:
-    return resources.files("spag_ray.results.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _public(config: RunConfig | None) -> Callable[[str], Container[str]]:

@@ -315,3 +315,14 @@ def test_no_remedy_names_a_package_that_no_index_has() -> None:
     sources = [path for floor in FLOORS for path in (root / floor).rglob("*.py")]
     named = [path for path in [*pages, *sources] if re.search(r"spag[-_]ray\[", path.read_text(encoding="utf-8"))]
     assert named == []
+
+
+def test_several_runs_are_watched_on_a_page_alone(run: Any, tmp_path: Path) -> None:
+    said = run("watch", str(tmp_path / "a"), str(tmp_path / "b"))
+    assert "add --web" in said
+
+
+def test_a_page_beyond_loopback_has_to_be_wanted(run: Any, tmp_path: Path) -> None:
+    assert "--allow-network" in run("watch", str(tmp_path), "--web", "--host", "0.0.0.0")
+    assert "no such folder" in run("watch", str(tmp_path / "none"), "--web")
+    assert "named twice" in run("watch", str(tmp_path), f"{tmp_path}/", "--web")

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cluster.tracking.curves import Curves
 from cluster.tracking.recorder import Recorder
 from cluster.tracking.wandb import check_tracking
 from spag_ray.config.loading import parse_config, to_yaml
 from spag_ray.config.parts import TrackingConfig
 from spag_ray.errors import ConfigError, RunFolderError
+from spag_ray.results.curves import Curves
 from spag_ray.results.evaluations import Evaluation
 from spag_ray.results.lines import (
     BufferLine,

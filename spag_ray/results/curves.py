@@ -1,4 +1,4 @@
-"""The points of curves for TensorBoard and W&B, computed from lines of metrics.jsonl.
+"""The points of curves for TensorBoard, W&B and pages, computed from lines of metrics.jsonl.
 
 >>> from spag_ray.results.lines import CheckpointLine
 >>> curves = Curves()

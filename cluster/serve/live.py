@@ -1,0 +1,238 @@
+"""`spag-ray watch --web`: the page of the report for runs that go on, which renews itself.
+
+GET  /?run=1                     the page of a run
+GET  /api/state?run=1            {"stamp": which reading of its folder, "points": of all curves, "ended": how, or ""}
+GET  /api/curves                 of all runs, to be drawn over each other
+GET  /data/RUN/STAMP/NAME        the packed data of a reading: index, figures, block-0, ...
+
+A run's folder is read in a thread when somebody asks, if it has changed; nothing is read while nobody looks. All else
+happens in the event loop, so nothing is locked. Nothing here writes to a run's folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from markupsafe import Markup
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, Response
+from starlette.types import ASGIApp
+
+from cluster.serve.answers import add_file, missing, unfit
+from cluster.serve.client_limits import limited
+from cluster.serve.guard import Guard
+from spag_ray.config.files import shown_config
+from spag_ray.errors import SpagError
+from spag_ray.results.report.markup import NOTHING, table
+from spag_ray.results.report.page import (
+    MAX_GAMES,
+    Live,
+    own_file,
+    page_script,
+    plotly_script,
+    read_run,
+    rendered,
+)
+from spag_ray.results.report.run_curves import RunCurves
+from spag_ray.results.report.tokens import Decode
+
+LEAST_S = 2.0  # between two readings of a folder
+REST = 4  # times as long as a reading took; so at most a fifth of a core reads
+_MAIN_FILES = ("config.yaml", "metrics.jsonl", "matches.json", "league.json", "evaluations.json", "ended.json")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A run's folder as it was read. `data`: {name: packed}."""
+
+    stamp: int
+    page: str
+    data: dict[str, str]
+    ended: str
+
+
+@dataclass
+class LiveRun:
+    """A run's folder, and what was read of it. The newest two readings are kept: a page asks for the data of the one
+    that it shows while the next is there already."""
+
+    folder: Path
+    decode: Decode | None
+    place: int
+    names: Sequence[str]
+    differences: Markup
+    fault: str = ""
+    _readings: list[Reading] = field(default_factory=list)
+    _task: asyncio.Task[None] | None = None
+    _seen: tuple[object, ...] = ()
+    _due: float = 0.0
+
+    async def newest(self) -> Reading:
+        """The newest reading; a newer one is begun if the folder has changed. Waits only for the first. Raises
+        HTTPException if that cannot be made."""
+        if (self._task is None or self._task.done()) and time.monotonic() >= self._due:
+            self._task = asyncio.create_task(self._read())
+        if not self._readings and self._task is not None:
+            await asyncio.shield(self._task)
+        if not self._readings:
+            raise HTTPException(503, self.fault)
+        return self._readings[-1]
+
+    def of_stamp(self, stamp: int) -> Reading:
+        """Raises HTTPException for one that is not kept any more."""
+        for reading in self._readings:
+            if reading.stamp == stamp:
+                return reading
+        raise HTTPException(404, "this reading of the run is not here any more; a newer one is")
+
+    async def _read(self) -> None:
+        began = time.monotonic()
+        try:
+            seen = await asyncio.to_thread(_state_of, self.folder)
+            if seen != self._seen or not self._readings:
+                stamp = self._readings[-1].stamp + 1 if self._readings else 1
+                reading = await asyncio.to_thread(self._reading, stamp)
+                self._readings, self._seen = [*self._readings[-1:], reading], seen
+            self.fault = ""
+        except (SpagError, OSError) as error:  # for example, the folder was moved
+            self.fault = " ".join(str(error).split())
+        finally:
+            took = time.monotonic() - began
+            self._due = time.monotonic() + max(LEAST_S, REST * took)
+
+    def _reading(self, stamp: int) -> Reading:
+        blocks: dict[str, str] = {}
+        run = read_run(self.folder, self.decode, MAX_GAMES, blocks.__setitem__)
+        page, data = rendered(run, Live(self.place, stamp, self.names, self.differences))
+        how, why = run.files.ended or ("", "")
+        return Reading(stamp, page.replace("<!-- data -->\n", ""), data | blocks, f"{how}: {why}" if why else how)
+
+
+@dataclass
+class LiveCurves:
+    """The curves of all runs. Read incrementally, one request at a time."""
+
+    runs: Sequence[tuple[str, RunCurves]]
+    _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _due: float = 0.0
+    _packed: tuple[int, str] = (-1, "[]")
+
+    async def look(self) -> int:
+        """How many points there are."""
+        async with self._reading:
+            if time.monotonic() >= self._due:
+                await asyncio.to_thread(self._read)
+                self._due = time.monotonic() + LEAST_S / 2
+        return sum(curves.num_points for _, curves in self.runs)
+
+    async def as_json(self) -> str:
+        points = await self.look()
+        async with self._reading:
+            if self._packed[0] != points:
+                found = [{"name": name, "curves": curves.as_json()} for name, curves in self.runs]
+                self._packed = points, json.dumps(found, separators=(",", ":"), allow_nan=False)
+        return self._packed[1]
+
+    def _read(self) -> None:
+        for _, curves in self.runs:
+            curves.read()
+
+
+def make_live_app(runs: Sequence[LiveRun], curves: LiveCurves, guard: Guard) -> ASGIApp:
+    """The server's addresses, guarded as those of `spag-ray serve`."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+
+    def found(run: int) -> LiveRun:
+        if not 0 <= run < len(runs):
+            raise HTTPException(404, f"no run {run}: there are {len(runs)}")
+        return runs[run]
+
+    @app.get("/")
+    async def page(run: int = 0) -> Response:
+        return HTMLResponse((await found(run).newest()).page)
+
+    @app.get("/api/state")
+    async def state(run: int = 0) -> dict[str, Any]:
+        newest = await found(run).newest()
+        points = await curves.look()
+        return {"stamp": newest.stamp, "points": points, "ended": newest.ended, "fault": found(run).fault}
+
+    @app.get("/api/curves")
+    async def all_curves() -> Response:
+        return Response(await curves.as_json(), media_type="application/json")
+
+    @app.get("/data/{run}/{stamp}/{name}")
+    async def data(run: int, stamp: int, name: str) -> Response:
+        reading = found(run).of_stamp(stamp)
+        if name not in reading.data:
+            raise HTTPException(404, f"there is no {name[:100]!r}")
+        return Response(reading.data[name], media_type="text/plain")
+
+    live = (Path(__file__).parent / "live.js").read_text(encoding="utf-8")
+    add_file(app, "/page.js", f"{page_script()}\n{live}".encode(), "text/javascript")
+    add_file(app, "/page.css", own_file("page.css").encode(), "text/css")
+    add_file(app, "/plotly.js", plotly_script().encode(), "text/javascript")
+    app.exception_handler(RequestValidationError)(unfit)
+    app.exception_handler(HTTPException)(missing)
+    return guard.around(limited(app))
+
+
+def live_runs(folders: Sequence[Path], decoders: Sequence[Decode | None]) -> tuple[list[LiveRun], LiveCurves]:
+    """The runs under names that differ."""
+    names = told_names(folders)
+    differences = config_differences(dict(zip(names, folders, strict=True)))
+    pairs = enumerate(zip(folders, decoders, strict=True))
+    runs = [LiveRun(folder, decode, place, names, differences) for place, (folder, decode) in pairs]
+    paths = [folder / "metrics.jsonl" for folder in folders]
+    return runs, LiveCurves([(name, RunCurves(path)) for name, path in zip(names, paths, strict=True)])
+
+
+def told_names(folders: Sequence[Path]) -> list[str]:
+    """The last parts of the folders' paths, as many as tell them apart."""
+    whole = [folder.resolve().parts for folder in folders]
+    for length in range(1, max(map(len, whole)) + 1):
+        names = ["/".join(parts[-length:]) for parts in whole]
+        if len(set(names)) == len(names):
+            break
+    return names
+
+
+def config_differences(runs: dict[str, Path]) -> Markup:
+    """A table of the keys that have different values, without those of environment variables and the runs' names;
+    nothing if there are none."""
+    flat = {name: _flat(shown_config(folder)) for name, folder in runs.items()}
+    keys = dict.fromkeys(key for values in flat.values() for key in values if key != "name")
+    rows = []
+    for key in keys:
+        values = [str(values.get(key, "-")) for values in flat.values()]
+        if len(set(values)) > 1:
+            rows.append((key, *(value if len(value) <= 60 else f"{value[:57]}..." for value in values)))
+    return table("Keys with different values", ("", *runs), rows) if rows else NOTHING
+
+
+def _flat(config: dict[str, Any], before: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        found |= _flat(value, f"{before}{key}.") if isinstance(value, dict) and value else {before + key: value}
+    return found
+
+
+def _state_of(folder: Path) -> tuple[object, ...]:
+    """Changes when a file of the folder that the page shows does."""
+    paths = [*(folder / name for name in _MAIN_FILES), *sorted((folder / "episodes").glob("*.log"))]
+    found = []
+    for path in paths:
+        try:
+            status = path.stat()
+        except OSError:
+            continue
+        found.append((path.name, status.st_mtime_ns, status.st_size))
+    return tuple(found)

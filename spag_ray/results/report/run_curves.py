@@ -1,0 +1,57 @@
+"""The curves of a run's metrics.jsonl as the page draws them: each value over its own axis and over the time that the
+run ran. Curves have the names that they have in TensorBoard (curves.py)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from spag_ray.results.curves import Axis, Curves
+from spag_ray.results.lines import ResumedLine, SetAsideLine
+from spag_ray.results.metric_lines import MetricLines
+from spag_ray.results.report.measurements import LONGEST_SILENCE_S
+from spag_ray.results.report.thinned import Thinned
+
+
+class RunCurves:
+    """Reads a file while it is written. `num_points`: values taken so far; it grows when there is something new."""
+
+    def __init__(self, path: Path) -> None:
+        self.num_points = 0
+        self._lines = MetricLines(path)
+        self._points = Curves()
+        self._curves: dict[str, tuple[Axis, Thinned]] = {}
+        self._began: float | None = None
+        self._ended = 0.0
+        self._paused_s = 0.0
+
+    def read(self) -> None:
+        """Takes the lines that were written since the last call."""
+        for time, line in self._lines.typed():
+            if self._began is None:
+                self._began = self._ended = time
+            if isinstance(line, SetAsideLine | ResumedLine) and time - self._ended > LONGEST_SILENCE_S:
+                self._paused_s += time - self._ended
+            self._ended = max(self._ended, time)
+            if (points := self._points.points(time, line)) is None:
+                continue
+            seconds = max(0.0, time - self._began - self._paused_s)
+            for name, value in points.values.items():
+                if not isinstance(value, str):  # a text is an event
+                    _, rows = self._curves.setdefault(name, (points.axis, Thinned()))
+                    rows.add((float(points.x), seconds, value))
+                    self.num_points += 1
+
+    def as_json(self) -> dict[str, Any]:
+        """{curve: [axis, x, seconds, values]}, thinned to 1,000 points each."""
+        return {
+            name: [axis, *([_short(row[place]) for row in rows.rows()] for place in range(3))]
+            for name, (axis, rows) in sorted(self._curves.items())
+        }
+
+
+def _short(value: float | None) -> float | int | None:
+    """Six digits."""
+    if value is None:
+        return None
+    return int(value) if value % 1 == 0 and abs(value) < 1e15 else float(f"{value:.6g}")

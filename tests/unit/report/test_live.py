@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from starlette.exceptions import HTTPException
+
+from cluster.commands.watch_web import run_watch_web
+from cluster.serve import live
+from cluster.serve.live import LiveRun, config_differences, live_runs, told_names
+from cluster.serve.watch_web import PageWanted
+from spag_ray.config.files import write_config
+from spag_ray.config.loading import load_config
+from spag_ray.errors import ConfigError, SpagError
+from tests.support.report_runs import measurements, write_metrics
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "runs" / "one"
+    folder.mkdir(parents=True)
+    write_config(folder / "config.yaml", load_config("quickstart"))
+    write_metrics(folder / "metrics.jsonl", measurements(num_steps=2))
+    return folder
+
+
+def of(folder: Path) -> LiveRun:
+    (found,), _ = live_runs([folder], [None])
+    return found
+
+
+async def until(holds: Callable[[], Any]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+def test_a_folder_is_read_again_when_it_has_changed_and_the_last_reading_stays(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "LEAST_S", 0.0)
+    monkeypatch.setattr(live, "REST", 0)
+
+    async def story() -> None:
+        shown = of(run)
+        first = await shown.newest()
+        assert 'data-stamp="1"' in first.page
+        for _ in range(3):
+            await shown.newest()
+            await until(lambda: shown._task is None or shown._task.done())
+        assert (await shown.newest()).stamp == first.stamp, "nothing has changed"
+        (run / "ended.json").write_text('{"ended": "failed", "reason": "it broke"}')
+        await shown.newest()
+        await until(lambda: shown._readings[-1].stamp == first.stamp + 1)
+        assert (await shown.newest()).ended == "failed: it broke"
+        assert shown.of_stamp(first.stamp) is first
+        with pytest.raises(HTTPException):
+            shown.of_stamp(first.stamp + 2)
+
+    asyncio.run(story())
+
+
+def test_readings_leave_time_between_them(run: Path) -> None:
+    async def story() -> None:
+        shown = of(run)
+        first = await shown.newest()
+        write_metrics(run / "metrics.jsonl", measurements())
+        assert shown._due > time.monotonic(), "not at once"
+        assert await shown.newest() is first
+
+    asyncio.run(story())
+
+
+def test_a_folder_that_is_gone_is_said_and_what_was_read_stays(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "LEAST_S", 0.0)
+    monkeypatch.setattr(live, "REST", 0)
+
+    async def story() -> None:
+        shown, never = of(run), of(run)
+        first = await shown.newest()
+        run.rename(run.with_name("moved"))
+        await shown.newest()
+        await until(lambda: shown.fault)
+        assert "no such folder" in shown.fault
+        assert (await shown.newest()) is first
+        with pytest.raises(HTTPException, match="no such folder"):
+            await never.newest()
+
+    asyncio.run(story())
+
+
+def test_runs_are_told_apart_by_the_ends_of_their_paths() -> None:
+    assert told_names([Path("/x/runs/a"), Path("/x/runs/b")]) == ["a", "b"]
+    assert told_names([Path("/x/runs-1/seed-1"), Path("/x/runs-2/seed-1")]) == ["runs-1/seed-1", "runs-2/seed-1"]
+
+
+def test_only_keys_with_different_values_are_listed_and_no_secrets(tmp_path: Path) -> None:
+    folders = {}
+    for name, changes in (("a", []), ("b", ["seed=9", "engine.env={KEY: hidden-value}", "self_play.rounds=5"])):
+        (tmp_path / name).mkdir()
+        write_config(tmp_path / name / "config.yaml", load_config("quickstart", changes))
+        folders[name] = tmp_path / name
+    text = str(config_differences(folders))
+    assert "seed" in text
+    assert "self_play.rounds" in text
+    assert "hidden-value" not in text
+    assert "batch_games" not in text
+    assert str(config_differences({"a": folders["a"]})) == ""
+
+
+@pytest.mark.parametrize(
+    ("targets", "run", "once", "said"),
+    [
+        (["ray://127.0.0.1:10001"], None, False, "is an address"),
+        (["runs/x"], "x", False, "--run"),
+        (["runs/x"], None, True, "--once"),
+    ],
+)
+def test_what_a_page_cannot_do_is_refused(targets: list[str], run: str | None, once: bool, said: str) -> None:
+    with pytest.raises((ConfigError, SpagError), match=said):
+        run_watch_web(targets, PageWanted(), run, once, Console())

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from spag_ray.results.report.run_curves import RunCurves
+from tests.support.report_runs import measurements, write_metrics
+
+
+def test_curves_have_steps_and_running_time(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    write_metrics(path, measurements())
+    curves = RunCurves(path)
+    curves.read()
+    axis, steps, seconds, losses = curves.as_json()["step/loss/self_play"]
+    assert axis == "optimiser_step"
+    assert steps == [7, 8, 9, 10, 11, 12], "counted through all stages"
+    assert seconds == [34, 36, 38, 40, 42, 44]
+    assert losses == [2, 1.9, 1.8, 1.7, 1.6, 1.5]
+    assert curves.as_json()["sync/seconds"][:2] == ["version", [1, 2]]
+    json.dumps(curves.as_json(), allow_nan=False)
+
+
+def test_lines_are_read_as_they_come_and_a_pause_takes_no_time(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    lines = measurements()
+    write_metrics(path, lines)
+    curves = RunCurves(path)
+    curves.read()
+    before = curves.num_points
+    curves.read()
+    assert curves.num_points == before
+    later = lines[-2] | {"time": lines[-2]["time"] + 10_000, "step": 7, "loss": 9.0}
+    resumed = {"time": later["time"] - 2, "kind": "resumed", "stage": "spag-1", "checkpoint": "x", "version": 1}
+    with path.open("a") as file:
+        file.writelines(json.dumps(line) + "\n" for line in (resumed, later))
+        file.write('{"time": 1')  # the next line is being written
+    curves.read()
+    assert curves.num_points > before
+    _, steps, seconds, losses = curves.as_json()["step/loss/self_play"]
+    assert (steps[-1], losses[-1]) == (13, 9)
+    assert seconds[-1] == 47, "one second after the sync, and two after the resume"
+
+
+def test_a_long_curve_is_thinned(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    write_metrics(path, measurements(num_steps=5000))
+    curves = RunCurves(path)
+    curves.read()
+    _, steps, _, losses = curves.as_json()["step/loss/self_play"]
+    assert 500 <= len(steps) == len(losses) <= 1000
