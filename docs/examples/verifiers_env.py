@@ -41,6 +41,7 @@ __all__ = ["GameEnv", "Games", "SeatHarness", "VerifiersGame", "load_environment
 ROLES = ("first", "second")  # the agents of seats 0 and 1
 SCRIPTED = "scripted"
 TLS = httpx.create_ssl_context()  # takes longer than a request, so it is made once
+ANSWER_S = 600.0  # for one reply of a model
 
 
 class GamesConfig(vf.TasksetConfig):
@@ -102,7 +103,7 @@ class SeatHarness(vf.Harness[vf.HarnessConfig]):
     ) -> Any:
         system = [{"role": "system", "content": data.system_prompt}] if data.system_prompt else []
         body = [*system, *({"role": each.role, "content": each.content} for each in messages)]
-        async with httpx.AsyncClient(timeout=None, verify=TLS) as client:
+        async with httpx.AsyncClient(timeout=ANSWER_S, verify=TLS) as client:
             reply = await client.post(
                 f"{endpoint}/chat/completions",
                 json={"model": ctx.model, "messages": body},
