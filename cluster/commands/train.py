@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-import signal
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +18,7 @@ from cluster.monitor.tables import evaluation_tables, guess_tables, head_to_head
 from cluster.monitor.train_log import TrainLog, printed_on
 from cluster.runtime.ray_session import get, is_job, ray_session
 from cluster.runtime.run_folder import check_is_run, make_run_folder, with_kept_dtypes
+from cluster.runtime.stop_notice import notice_to_stop
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import CollapseError, StopRequestedError
 from spag_ray.host.folder_lease import FolderLease, held
@@ -67,7 +65,7 @@ def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease
         )
         with _said_if_interrupted(again, console), placed_run(config, folder, *prepared, lease=lease) as run:
             training = run.train.remote()
-            with _notice_to_stop() as notice:
+            with notice_to_stop() as notice:
                 watch_run(run, training, console, notice, config.checkpoint.stop_within_s, log.line)
                 if notice and not ray.wait([training], timeout=0)[0]:
                     raise StopRequestedError(f"stopped mid-step; {again}")
@@ -129,27 +127,3 @@ def _said_if_interrupted(again: str, console: Console) -> Iterator[None]:
     except KeyboardInterrupt:
         console.print(f"interrupted; {again}", soft_wrap=True, markup=False)
         raise
-
-
-@contextlib.contextmanager
-def _notice_to_stop() -> Iterator[list[float]]:
-    """During the block, SIGTERM and a first Ctrl-C only request a stop, and its time is in the list; the next Ctrl-C
-    ends the block at once. Spot machines and `ray job stop` send SIGTERM."""
-    notice: list[float] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield notice
-        return
-
-    def noticed(number: int, _: object) -> None:
-        if notice and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        notice.append(time.monotonic())
-
-    # A signal that is ignored, as by a job in a script's background, stays so.
-    heeded = [each for each in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(each) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, noticed) for number in heeded}
-    try:
-        yield notice
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
