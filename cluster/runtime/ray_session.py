@@ -255,6 +255,8 @@ def _check_free(port: int | None) -> None:
     if port is None:
         return
     with socket.socket() as probe:
+        # As Ray binds it: connections of a run that has just ended do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:

@@ -101,3 +101,16 @@ def test_a_port_that_is_taken_is_said_before_ray_starts() -> None:
         with taken, ray_session(ClusterConfig(metrics_port=port)):
             pass
     assert not ray.is_initialized()
+
+
+def test_the_port_of_a_run_that_has_just_ended_can_be_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next run, as of `train --seeds`, starts while the last connections to it wait for their end."""
+    monkeypatch.setattr(ray, "init", lambda **_: None)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as reader:
+            server.accept()[0].close()  # who closes first, waits
+            reader.recv(1)
+    with ray_session(ClusterConfig(metrics_port=port)):
+        pass
