@@ -10,8 +10,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cluster.planning.placement import SMALLEST, ActorSpec, actors_of, match_actors
+from cluster.planning.placement import SMALLEST, ActorSpec, Rooms, Unplaced, actors_of, match_actors
 from cluster.types import NodeResources
+from spag_ray.config.engine import EngineRange
 from spag_ray.config.run import RunConfig
 
 MAX_NODES_NAMED = 8
@@ -51,6 +52,30 @@ def bundles_of(config: RunConfig) -> list[Bundle]:
         elif spec.kind == "engine":
             bundles += [Bundle("engine", spec.num_cpus, spec.num_gpus)] * spec.count
     return bundles
+
+
+def num_that_fit(config: RunConfig, nodes: Sequence[NodeResources], most: int) -> int:
+    """How many runs of this configuration have room on these nodes at the same time; at most `most`. Of engines whose
+    number changes the largest counts, so that no run grows into another's room.
+
+    >>> num_that_fit(RunConfig(), [NodeResources("10.0.0.1", 5, 0)], most=9)
+    2
+    """
+    bundles = bundles_of(_with_all_engines(config))
+    specs = [ActorSpec(each.kind, "", 1, each.num_cpus, each.num_gpus) for each in bundles]
+    rooms = Rooms(nodes)
+    for count in range(most):
+        if isinstance(rooms.place(specs), Unplaced):
+            return count
+    return most
+
+
+def _with_all_engines(config: RunConfig) -> RunConfig:
+    engine = config.engine
+    if not isinstance(engine.num_engines, EngineRange):
+        return config
+    changed = engine.model_copy(update={"num_engines": engine.num_engines.max})
+    return config.model_copy(update={"engine": changed})
 
 
 def match_bundles(config: RunConfig) -> list[Bundle]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.planning.bundles import NodeUse, bundles_of, match_bundles, missing_room
+from cluster.planning.bundles import NodeUse, bundles_of, match_bundles, missing_room, num_that_fit
 from cluster.planning.placement import ActorSpec, Rooms, Unplaced, actors_of, totals
 from cluster.types import NodeResources
 from spag_ray.config.loading import load_config, parse_config
@@ -30,6 +30,21 @@ def test_every_engine_and_every_rank_has_a_bundle() -> None:
     kinds = [kind for kind, _, _ in bundles(policies="separate", league=league)]
     assert kinds.count("engine") == 5
     assert kinds.count("learner") == 2
+
+
+def test_as_many_runs_fit_as_find_all_their_places_on_nodes() -> None:
+    def fit(nodes: list[tuple[float, float]], **changes: Any) -> int:
+        named = [NodeResources(f"10.0.0.{n}", cpus, gpus) for n, (cpus, gpus) in enumerate(nodes)]
+        return num_that_fit(parse_config(changes), named, most=5)
+
+    wide: dict[str, Any] = {"engine": {"num_gpus": 2, "tensor_parallel_size": 2}, "learner": {"num_gpus": 1}}
+    assert fit([(16, 8)], **wide) == 2, "8 GPUs have room for two runs of 3"
+    assert fit([(16, 1), (16, 1), (16, 1)], **wide) == 0, "the two GPUs of an engine are on one node"
+    assert fit([(1, 8), (1, 8)], **wide) == 1, "CPUs count, too"
+    assert fit([(64, 64)], **wide) == 5, "no more than there are"
+    growing = {"num_engines": {"min": 1, "max": 3}}
+    assert fit([(8, 0)], engine=growing) == 2, "no run grows into the room of another"
+    assert fit([(8, 0)]) == 4
 
 
 def test_ranks_are_together_as_far_as_the_engine_of_the_last_match_needs_their_places() -> None:
