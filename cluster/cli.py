@@ -50,21 +50,37 @@ def train(
     override: Overrides = None,
     run_dir: Annotated[Path | None, typer.Option(help="folder of the run (default runs/NAME-DATE)")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="continue the run of --run-dir, if there is one")] = False,
+    seeds: Annotated[
+        str | None, typer.Option(help="a run for each: 0-3, or 1,2,5; in RUN_DIR/seed-0 ..., with a table at the end")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan and start nothing")] = False,
 ) -> None:
     """Train by imitation, then by rounds of self-play; evaluate with matches on held-out words."""
     settings = load_config(config, override or [])
     if not (resume and run_dir):
         check_name(settings)
+    numbers: tuple[int, ...] = ()
+    if seeds is not None:
+        from cluster.commands.seeds import plan_of_seeds, seeds_of
+
+        numbers = seeds_of(seeds, override or ())
     if dry_run:
         from cluster.planning.plan_text import print_plan
 
-        if not print_plan(settings):
+        can_start = print_plan(settings)
+        if numbers:
+            print(plan_of_seeds(numbers, settings))
+        if not can_start:
             raise typer.Exit(2)
         return
     if resume and run_dir is None:
         raise ConfigError("--resume continues the run of a folder; name it with --run-dir")
     folder = run_dir or Path("runs") / f"{settings.name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    if numbers:
+        from cluster.commands.seeds import SeedRuns, run_seeds
+
+        run_seeds(SeedRuns(config, tuple(override or ()), numbers, folder, resume), settings, _console())
+        return
     from cluster.commands.train import run_training
 
     run_training(settings, folder, _console(), resume)

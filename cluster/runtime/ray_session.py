@@ -53,7 +53,7 @@ def ray_session(config: ClusterConfig) -> Iterator[None]:
         yield
         return
     os.environ.update(ENVIRONMENT)
-    address = config.address or _address_of_job()
+    address = address_of(config)
     environment = {"env_vars": {**ENVIRONMENT, "PYTHONPATH": _import_path()}}
     try:
         if address:
@@ -210,9 +210,10 @@ def is_job() -> bool:
     return "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
 
 
-def _address_of_job() -> str | None:
-    """The cluster that this process is a job of; None outside a job."""
-    return os.environ.get("RAY_ADDRESS") if is_job() else None
+def address_of(config: ClusterConfig) -> str | None:
+    """The cluster that a run uses: that of `cluster.address`, or the one that this process is a job of; None if the run
+    starts a Ray of its own."""
+    return config.address or (os.environ.get("RAY_ADDRESS") if is_job() else None)
 
 
 def redirect_output(log_path: str) -> None:

@@ -105,11 +105,30 @@ def note_stop(lease: FolderLease, reason: str) -> None:
         write_end(lease, "stopped", reason)
 
 
-def reopen_run_folder(folder: Path, config: RunConfig) -> Path:
-    """The folder of a run that is to be resumed.
+def is_finished(folder: Path, config: RunConfig) -> bool:
+    """Whether the run of this folder has finished, with all rounds of `config`. A finished run may be continued with
+    more rounds."""
+    try:
+        ended = json.loads((folder / "ended.json").read_text(encoding="utf-8"))["ended"]
+    except (OSError, ValueError, TypeError, KeyError):  # it has not ended, or a full disk cut the file
+        return False
+    return bool(ended == "finished" and _config_of(folder).self_play.rounds >= config.self_play.rounds)
 
-    Raises RunFolderError if it is the folder of another run: its config.yaml differs in a key that affects training.
-    """
+
+def reopen_run_folder(folder: Path, config: RunConfig) -> Path:
+    """The folder of a run that is to be resumed. Raises RunFolderError as `check_continues`."""
+    check_continues(folder, config)
+    try:
+        write_config(folder / "config.yaml", config)
+        (folder / "ended.json").unlink(missing_ok=True)
+    except OSError as error:
+        raise RunFolderError(f"{folder}: its config.yaml cannot be written: {error.strerror}") from error
+    return folder.resolve()
+
+
+def check_continues(folder: Path, config: RunConfig) -> None:
+    """Raises RunFolderError if this is the folder of another run: its config.yaml differs in a key that affects
+    training. Nothing is written to it."""
     before = _config_of(folder)
     then, now = (each.model_dump(exclude=_MAY_CHANGE) for each in (before, config))
     if different := sorted(_differences(then, now)):
@@ -118,12 +137,6 @@ def reopen_run_folder(folder: Path, config: RunConfig) -> Path:
             f"{folder}: this run was started with {key}: {old!r}, not {new!r}; continue with its own settings "
             "(config.yaml in it), or start another run"
         )
-    try:
-        write_config(folder / "config.yaml", config)
-        (folder / "ended.json").unlink(missing_ok=True)
-    except OSError as error:
-        raise RunFolderError(f"{folder}: its config.yaml cannot be written: {error.strerror}") from error
-    return folder.resolve()
 
 
 def with_kept_dtypes(config: RunConfig, folder: Path) -> RunConfig:

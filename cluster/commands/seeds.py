@@ -1,0 +1,283 @@
+"""`spag-ray train --seeds`: the same run with several seeds, and the table over them.
+
+    seeds_of("0-2,7")                              (0, 1, 2, 7)
+    run_seeds(SeedRuns(...), config, console)      RUN_DIR/seed-0, RUN_DIR/seed-1, ...: each an ordinary run folder
+
+Each run is a process of its own, so that one that fails leaves the others alone. Where each starts a Ray on this
+machine, they run one after another. On a cluster as many run at a time as have room in what is free at the start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from cluster.launch.jobs import check_run_dir
+from cluster.monitor.comparison import print_comparison
+from cluster.planning.bundles import bundles_of, num_that_fit
+from cluster.planning.reservation import node_uses
+from cluster.runtime.ray_session import address_of, is_job, ray_session
+from cluster.runtime.run_folder import check_can_be_made, check_continues, is_finished, with_kept_dtypes
+from cluster.runtime.stop_notice import notice_to_stop
+from cluster.types import NodeResources
+from spag_ray.config.run import RunConfig
+from spag_ray.config.shipped import find_config
+from spag_ray.errors import ConfigError, InputError, SpagError, StopRequestedError
+
+MAX_SEEDS = 1000  # a slip of the keyboard asks for more
+LOOK_EVERY_S = 0.2
+# If this process is killed, its runs get a SIGTERM and stop as after any other.
+_CHILD = (
+    "import signal, sys; from spag_ray.host.parent_death import end_with; end_with(int(sys.argv.pop(1)), "
+    "signal.SIGTERM); from cluster.cli import main; main()"
+)
+
+
+class SeedsError(SpagError):
+    """Not all seeds have finished; those that have not can be continued."""
+
+
+@dataclass(frozen=True)
+class SeedRuns:
+    """What was asked for: the configuration and its overrides as they were given, the seeds, and the folder that gets a
+    run folder for each. `resume`: continue those that are there."""
+
+    config: str
+    overrides: tuple[str, ...]
+    seeds: tuple[int, ...]
+    folder: Path
+    resume: bool = False
+
+    def folder_of(self, seed: int) -> Path:
+        return self.folder / f"seed-{seed}"
+
+
+def seeds_of(text: str, overrides: Sequence[str] = ()) -> tuple[int, ...]:
+    """The seeds that `--seeds` names, in its order. Raises ConfigError for anything but distinct numbers and ranges,
+    and for an override that sets the seed, too.
+
+    >>> seeds_of("0-2,7")
+    (0, 1, 2, 7)
+    """
+    for override in overrides:
+        if override.partition("=")[0].strip() == "seed":
+            raise ConfigError(f"--seeds gives each run its seed: leave out -o {override}")
+    seeds: list[int] = []
+    for part in text.split(","):
+        found = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", part.strip())
+        if found is None:
+            raise ConfigError(f"--seeds {text}: {part.strip()!r} is no seed and no range; write 0-3 or 1,2,5 or 0-2,7")
+        first, last = int(found[1]), int(found[2] or found[1])
+        if last < first:
+            raise ConfigError(f"--seeds {text}: the range {part.strip()} is empty; write {last}-{first}")
+        if len(seeds) + last - first >= MAX_SEEDS:
+            raise ConfigError(f"--seeds {text}: these are more than {MAX_SEEDS} runs; ask for fewer")
+        seeds += range(first, last + 1)
+    if twice := [seed for place, seed in enumerate(seeds) if seed in seeds[:place]]:
+        raise ConfigError(f"--seeds {text}: seed {twice[0]} is named twice; name each once")
+    return tuple(seeds)
+
+
+def plan_of_seeds(seeds: Sequence[int], config: RunConfig) -> str:
+    """What `--dry-run` says of them. No cluster is asked."""
+    told = f"{_count(len(seeds))} of this plan, with seed {', '.join(map(str, seeds))}"
+    if (address := address_of(config.cluster)) is None:
+        return f"{told}: one after another, because each starts a Ray of its own on this machine."
+    cpus, gpus = (sum(getattr(each, unit) for each in bundles_of(config)) for unit in ("num_cpus", "num_gpus"))
+    return (
+        f"{told}: as many at a time as fit into what is free at {address} when they start; each reserves {cpus:g} CPUs "
+        f"and {gpus:g} GPUs. The cluster was not asked."
+    )
+
+
+def run_seeds(asked: SeedRuns, config: RunConfig, console: Console) -> None:
+    """`spag-ray train --seeds`: runs what has not finished yet, and prints the table over all that have. `config` is
+    that of `asked`, whose own seed does not count.
+
+    Raises RunFolderError before anything starts if one of the folders cannot be used; StopRequestedError after a
+    request to stop; SeedsError if a run has failed or was stopped.
+    """
+    if is_job():
+        check_run_dir(asked.folder)
+    waiting = [seed for seed in asked.seeds if not _has_finished(asked, seed, config)]
+    for seed in asked.seeds:
+        if seed not in waiting:
+            _say(console, f"seed-{seed} has finished already")
+    at_once = min(_most_at_once(config, len(waiting)), len(waiting))
+    if waiting:
+        how = "one after another" if at_once == 1 else f"{at_once} at a time"
+        _say(console, f"{_count(len(waiting))} in {asked.folder}{'' if len(waiting) == 1 else f', {how}'}")
+    # A copy: whoever edits the file meanwhile does not change the runs that have not started.
+    with tempfile.TemporaryDirectory(prefix="spag-ray-seeds-") as kept, notice_to_stop() as notice:
+        file = Path(shutil.copy(find_config(asked.config), kept))
+        unfinished = _Processes(asked, file, config, console, notice).run(waiting, at_once)
+    _print_table([asked.folder_of(seed) for seed in asked.seeds if seed not in unfinished], console)
+    _raise_for(unfinished, asked, bool(notice))
+
+
+def _has_finished(asked: SeedRuns, seed: int, config: RunConfig) -> bool:
+    """Raises RunFolderError if the folder of this seed cannot be made, or not be continued."""
+    folder = asked.folder_of(seed)
+    if not (asked.resume and folder.exists()):
+        check_can_be_made(folder)
+        return False
+    its = with_kept_dtypes(config.model_copy(update={"seed": seed}), folder)
+    check_continues(folder, its)  # a finished one, too: the table is over runs of one configuration
+    return is_finished(folder, its)
+
+
+def _most_at_once(config: RunConfig, num_runs: int) -> int:
+    """How many runs have room at the same time; at least 1, which waits for its room like any run."""
+    if num_runs < 2 or address_of(config.cluster) is None:
+        return 1
+    with ray_session(config.cluster):
+        free = [NodeResources(use.has.name, use.free_cpus, use.free_gpus) for use in node_uses()]
+    return max(1, num_that_fit(config, free, num_runs))
+
+
+@dataclass
+class _Processes:
+    """The runs as processes. `file`: the configuration; `notice`: see notice_to_stop."""
+
+    asked: SeedRuns
+    file: Path
+    config: RunConfig
+    console: Console
+    notice: Sequence[float]
+    running: dict[int, subprocess.Popen[str]] = field(default_factory=dict)
+    readers: dict[int, threading.Thread] = field(default_factory=dict)
+
+    def run(self, waiting: Sequence[int], at_once: int) -> dict[int, str]:
+        """Returns what became of each seed that has not finished. Raises KeyboardInterrupt after a second Ctrl-C."""
+        left = list(waiting)
+        unfinished: dict[int, str] = {}
+        is_told = False
+        try:
+            while self.running or (left and not self.notice):
+                while left and len(self.running) < at_once and not self.notice:
+                    self._start(left.pop(0), has_prefix=at_once > 1)
+                if self.notice and not is_told:
+                    is_told = True
+                    self._send(signal.SIGTERM)
+                unfinished |= self._ended()
+                time.sleep(LOOK_EVERY_S)
+        except KeyboardInterrupt:
+            self._send(signal.SIGINT)  # their second notice: they end at once
+            for process in self.running.values():
+                process.wait()
+            raise
+        return unfinished | dict.fromkeys(left, "was not started")
+
+    def _start(self, seed: int, has_prefix: bool) -> None:
+        folder = self.asked.folder_of(seed)
+        self.say(f"seed-{seed} {'resumes' if folder.exists() else 'starts'}")
+        overrides = [part for each in (*self.asked.overrides, f"seed={seed}") for part in ("-o", each)]
+        arguments = ["train", str(self.file), "--run-dir", str(folder), *overrides]
+        process = subprocess.Popen(
+            [sys.executable, "-c", _CHILD, str(os.getpid()), *arguments, *(["--resume"] if self.asked.resume else [])],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if has_prefix else None,
+            stderr=subprocess.STDOUT if has_prefix else None,
+            text=True,
+            errors="replace",
+            process_group=0,  # else a Ctrl-C would reach it twice, from the terminal and from here
+        )
+        self.running[seed] = process
+        if has_prefix:
+            self.readers[seed] = threading.Thread(target=self._show, args=(seed, process), daemon=True)
+            self.readers[seed].start()
+
+    def _show(self, seed: int, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            self.say(f"seed-{seed}: {line.rstrip()}")
+
+    def _send(self, number: signal.Signals) -> None:
+        for process in self.running.values():
+            process.send_signal(number)
+
+    def _ended(self) -> dict[int, str]:
+        """Lets go of the processes that have ended; what became of those that have not finished."""
+        unfinished = {}
+        for seed, process in list(self.running.items()):
+            if (code := process.poll()) is None:
+                continue
+            del self.running[seed]
+            if (reader := self.readers.pop(seed, None)) is not None:
+                reader.join(timeout=10)  # bounded: a process that it has left behind may hold the pipe
+            if is_finished(self.asked.folder_of(seed), self.config):
+                self.say(f"seed-{seed} has finished")
+                continue
+            # A run that was asked to stop ends with 0, or by the signal if it had hardly started.
+            is_stopped = code == 0 or bool(self.notice)
+            unfinished[seed] = "was stopped" if is_stopped else f"failed ({_exit_of(code)})"
+            self.say(f"seed-{seed} {unfinished[seed]}")
+        return unfinished
+
+    def say(self, text: str) -> None:
+        _say(self.console, text)
+
+
+def _print_table(finished: Sequence[Path], console: Console) -> None:
+    if not finished:
+        return
+    try:
+        print_comparison(finished, [])
+    except InputError as error:  # somebody has emptied a folder; that is no fault of the runs
+        _say(console, f"no table: {error}")
+
+
+def _raise_for(unfinished: Mapping[int, str], asked: SeedRuns, is_stopped: bool) -> None:
+    if not unfinished:
+        return
+    overrides = [part for each in asked.overrides for part in ("-o", each)]
+    seeds = _seeds_text(asked.seeds)
+    command = ["spag-ray", "train", asked.config, *overrides, "--seeds", seeds, "--run-dir", str(asked.folder)]
+    told = ", ".join(f"seed-{seed} {became}" for seed, became in sorted(unfinished.items()))
+    error = StopRequestedError if is_stopped else SeedsError
+    raise error(f"{told}; to continue: {shlex.join(command)} --resume")
+
+
+def _seeds_text(seeds: Sequence[int]) -> str:
+    """As `--seeds` takes them, neighbours as a range.
+
+    >>> _seeds_text((0, 1, 2, 7))
+    '0-2,7'
+    """
+    parts: list[list[int]] = []
+    for seed in seeds:
+        if parts and seed == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], seed]
+        else:
+            parts.append([seed])
+    return ",".join("-".join(map(str, part)) for part in parts)
+
+
+def _exit_of(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    with contextlib.suppress(ValueError):
+        return f"ended by {signal.Signals(-code).name}"
+    return f"ended by signal {-code}"
+
+
+def _count(number: int) -> str:
+    return f"{number} run{'' if number == 1 else 's'}"
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, soft_wrap=True, markup=False, highlight=False)
