@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.proof import BREACHES, CONFIG, guess_cells, held_out_lines, match, score_cells, share, train
+from benchmarks.proof import BREACHES, CONFIG, guess_cells, held_out_lines, match, score_cells, share, spag_of, train
 from spag_ray.config.loading import load_config
 from spag_ray.game.rules import Outcome
 from spag_ray.host.whole_files import write_atomically
@@ -61,12 +61,12 @@ def run(seed: Path, common: Sequence[str], names: Sequence[str]) -> None:
     folder = seed / "ablations"
     folder.mkdir(exist_ok=True)
     last = last_stage(common)
-    start = seed / "spag" / "models" / "imitated"
+    start = spag_of(seed) / "models" / "imitated"
     for name in names:
         alone = (f"model={start}", "imitation.enabled=false") if name in OF_SELF_PLAY else ()
         train(folder / name, [*common, *alone, *(OF_SELF_PLAY | OF_WHAT_IS_READ)[name]])
         if alone:
-            players = {last: seed / "spag" / "models" / last, name: folder / name / "models" / last}
+            players = {last: spag_of(seed) / "models" / last, name: folder / name / "models" / last}
             named = [part for player in players.items() for part in ("--player", "=".join(map(str, player)))]
             match(folder / f"{name}.matches.json", folder / f"{name}-match", [*named, "--against", last], common)
         write_record(seed)

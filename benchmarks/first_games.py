@@ -1,6 +1,6 @@
 """The first games of episode logs as Markdown, without selection, in the order in which words were given out.
 
-    python -m benchmarks.first_games runs/proof/seed-2/spag/episodes/eval-imitated.log [LOG ...] [--games 5]
+    python -m benchmarks.first_games runs/proof/spag/seed-2/episodes/eval-imitated.log [LOG ...] [--games 5]
 
 In brackets, if it was measured: the probability that a guess at that turn would have been right.
 """

@@ -1,11 +1,13 @@
 """The proof run: does self-play make the imitated model better, and better than its baselines do at equal tokens?
 
-    python benchmarks/proof.py run --seed 1 --out runs/proof     # one seed; called again, it resumes
+    python benchmarks/proof.py run --seeds 1-3 --out runs/proof  # called again, it resumes
     python benchmarks/proof.py tables --out runs/proof           # Markdown tables of all seeds that exist
     python benchmarks/proof.py tables --out docs/proof           # of the seeds in the documentation
     python benchmarks/proof.py tables --out docs/proof-steady    # of those with the present configuration
 
-A seed is these steps, each a command of the command line:
+First `spag-ray train --seeds` trains `spag` with every seed, into OUT/spag/seed-N. What follows depends on what that
+run of the same seed played and learned, so it is made seed by seed, in OUT/seed-N. Each is a command of the command
+line:
 
     spag             imitate, then SPAG rounds (configs/cpu_proof.yaml)
     published        the published objective from the same imitated model, with as many rounds. It trains only winners'
@@ -17,7 +19,7 @@ A seed is these steps, each a command of the command line:
 
 Tokens are those with a loss, including the words of listened turns. All players of a seed have the same held-out words;
 held-out and training words differ between seeds. The tables are made from each seed's matches.json, held_out.json and
-costs.json. `python -m benchmarks.hearing runs/proof/seed-*/spag` measures how well models hear and hint.
+costs.json. `python -m benchmarks.hearing runs/proof/spag/seed-*` measures how well models hear and hint.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from actors.models import load_tokenizer
 from spag_ray.config.loading import load_config
@@ -49,6 +51,7 @@ from spag_ray.results.lines import Line, PlayLine, StepLine
 from spag_ray.results.matches import Match, read_matches
 from spag_ray.results.metric_lines import MetricLines
 from spag_ray.results.ratings import wilson_interval
+from spag_ray.results.report.measurements import clock_of
 from spag_ray.results.standings import better, score
 from spag_ray.stages import Stage, StageKind
 from spag_ray.training_data.listened_turns import WhenToClaim, listened_turns
@@ -72,26 +75,44 @@ BREACHES = (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("run", "tables"))
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seeds", default="1", help="as `spag-ray train --seeds` takes them")
     parser.add_argument("--out", type=Path, default=Path("runs/proof"))
     parser.add_argument("-o", dest="overrides", action="append", default=[], help="key=value, for all of its runs")
     asked = parser.parse_args()
     if asked.what == "run":
-        run_seed(asked.out / f"seed-{asked.seed}", asked.seed, asked.overrides)
+        run(asked.out, asked.seeds, asked.overrides)
     else:
         for line in tables(asked.out, asked.overrides):
             print(line)
 
 
-def run_seed(folder: Path, seed: int, overrides: Sequence[str]) -> None:
-    """Run all steps of a seed that are not finished yet."""
+def run(out: Path, seeds: str, overrides: Sequence[str]) -> None:
+    """Run what is not finished yet."""
+    from cluster.commands.seeds import seeds_of  # not at the top: it imports Ray, which tables do not need
+
+    numbers = seeds_of(seeds, overrides)
+    command = ["train", CONFIG, "--seeds", seeds, "--run-dir", str(out / "spag"), "--resume"]
+    called([*command, *(part for override in overrides for part in ("-o", override))])
+    for seed in numbers:
+        check_finished(spag_of(out / f"seed-{seed}"))
+    for seed in numbers:
+        run_rivals(out / f"seed-{seed}", seed, overrides)
+
+
+def spag_of(seed: Path) -> Path:
+    """The run that the rivals of this seed's folder are measured by."""
+    return seed.parent / "spag" / seed.name
+
+
+def run_rivals(folder: Path, seed: int, overrides: Sequence[str]) -> None:
+    """Run the steps of a seed after `spag` that are not finished yet."""
     folder.mkdir(parents=True, exist_ok=True)
     common = [f"seed={seed}", *overrides]
     config = load_config(CONFIG, common)
     last = str(Stage.of_round(config.self_play.rounds))
-    spag, published, imitation, listening = (folder / name for name in ("spag", *RIVALS))
+    published, imitation, listening = (folder / name for name in RIVALS)
 
-    train(spag, common)
+    spag = spag_of(folder)
     learned = target_tokens(spag)
     in_rounds = sum(count for stage, count in learned.items() if stage != "imitated")
     imitated = f"model={spag / 'models' / 'imitated'}"
@@ -135,18 +156,31 @@ def step(folder: Path, arguments: Sequence[str]) -> None:
     seconds_file = folder.with_name(f"{folder.name}.seconds")
     if done.exists():
         return
-    print(f"spag-ray {' '.join(arguments)}", flush=True)
     began = time.monotonic()
     try:
-        ended = subprocess.run([sys.executable, "-m", "spag_ray", *arguments], check=False)
+        called(arguments)
     finally:
         before = float(seconds_file.read_text()) if seconds_file.exists() else 0.0
         seconds_file.write_text(str(before + time.monotonic() - began))
+    if arguments[0] == "train":
+        check_finished(folder)
+    done.write_text(json.dumps({"seconds": round(float(seconds_file.read_text())), "arguments": list(arguments)}))
+
+
+def called(arguments: Sequence[str]) -> None:
+    """Ends this program with the command's exit code if that is not 0."""
+    print(f"spag-ray {' '.join(arguments)}", flush=True)
+    ended = subprocess.run([sys.executable, "-m", "spag_ray", *arguments], check=False)
     if ended.returncode != 0:
         sys.exit(ended.returncode)
-    if arguments[0] == "train" and (how := json.loads((folder / "ended.json").read_text())["ended"]) != "finished":
-        sys.exit(f"{folder}: {how}")
-    done.write_text(json.dumps({"seconds": round(float(seconds_file.read_text())), "arguments": list(arguments)}))
+
+
+def check_finished(run: Path) -> None:
+    """Ends this program if the run has not finished: one that was asked to stop ends with exit code 0, too."""
+    ended = run / "ended.json"
+    how = json.loads(ended.read_text())["ended"] if ended.exists() else "not started"
+    if how != "finished":
+        sys.exit(f"{run}: {how}; call this again to continue")
 
 
 def measured(run: Path, kind: type[_Line]) -> Iterator[_Line]:
@@ -154,7 +188,7 @@ def measured(run: Path, kind: type[_Line]) -> Iterator[_Line]:
     yield from (line for _, line in MetricLines(run / "metrics.jsonl").typed() if isinstance(line, kind))
 
 
-def held_out_lines(run: Path) -> list[dict]:
+def held_out_lines(run: Path) -> list[dict[str, Any]]:
     return [{"stage": line.stage, **asdict(line.report)} for line in read_held_out(run / "metrics.jsonl")]
 
 
@@ -289,7 +323,7 @@ def guess_lines(seeds: Sequence[Path]) -> Iterator[str]:
     """Guesses and traps of each stage against itself, over all seeds."""
     yield "| stage | games | right guesses | of guesses right | traps of attacker's wins | could have known |"
     yield "|---|---|---|---|---|---|"
-    reports: dict[str, list[dict]] = {}
+    reports: dict[str, list[dict[str, Any]]] = {}
     for seed in seeds:
         for line in json.loads((seed / "held_out.json").read_text()):
             if Stage.parse(line["stage"]).kind is not StageKind.MATCH:
@@ -315,11 +349,16 @@ def share(count: int, of: int) -> str:
     return f"{100 * count / of:.0f} % ({count} of {of})" if of else "none"
 
 
-def costs(seed: Path) -> Iterator[dict]:
-    """What each step of a seed took, and what it played and learned, in the order in which they ended."""
+def costs(seed: Path) -> Iterator[dict[str, Any]]:
+    """What each step of a seed took, and what it played and learned, in the order in which they ended. The time of
+    `spag` is that of its measurements, without the start of its processes."""
+    spag = spag_of(seed)
+    found = [("spag", spag, round(clock_of(MetricLines(spag / "metrics.jsonl").typed()).seconds))]
     for done in sorted(seed.glob("*.done.json"), key=lambda path: path.stat().st_mtime):
         run = seed / done.name.removesuffix(".done.json")
-        cost = {"step": run.name, "seconds": json.loads(done.read_text())["seconds"]}
+        found.append((run.name, run, json.loads(done.read_text())["seconds"]))
+    for name, run, seconds in found:
+        cost: dict[str, Any] = {"step": name, "seconds": seconds}
         if (run / "metrics.jsonl").exists():
             tokens = target_tokens(run)
             cost["imitation_tokens"] = tokens.pop("imitated", 0)
