@@ -27,6 +27,9 @@ app = typer.Typer(
 Overrides = Annotated[list[str] | None, typer.Option("-o", help="override a key: -o self_play.rounds=1")]
 GameName = Annotated[str | None, typer.Option(help="which one, if the configuration has several games")]
 RulesName = Literal["strict", "published"]
+Seeds = Annotated[
+    str | None, typer.Option(help="a run for each: 0-3, or 1,2,5; in RUN_DIR/seed-0 ..., with a table at the end")
+]
 
 
 def _print_version(is_wanted: bool) -> None:
@@ -50,9 +53,7 @@ def train(
     override: Overrides = None,
     run_dir: Annotated[Path | None, typer.Option(help="folder of the run (default runs/NAME-DATE)")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="continue the run of --run-dir, if there is one")] = False,
-    seeds: Annotated[
-        str | None, typer.Option(help="a run for each: 0-3, or 1,2,5; in RUN_DIR/seed-0 ..., with a table at the end")
-    ] = None,
+    seeds: Seeds = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan and start nothing")] = False,
 ) -> None:
     """Train by imitation, then by rounds of self-play; evaluate with matches on held-out words."""
@@ -111,6 +112,7 @@ def submit(
     run_dir: Annotated[Path, typer.Option(help="folder of the run: an absolute path that every node shares")],
     override: Overrides = None,
     resume: Annotated[bool, typer.Option("--resume", help="continue the run of --run-dir, if there is one")] = False,
+    seeds: Seeds = None,
     follow: Annotated[bool, typer.Option("--follow", help="print its output, end with its exit code")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list what would be sent, and send nothing")] = False,
 ) -> None:
@@ -120,7 +122,14 @@ def submit(
 
     settings = load_config(config, override or [])
     check_name(settings)
-    raise typer.Exit(run_submit(settings, address, run_dir, _console(), resume=resume, follow=follow, dry_run=dry_run))
+    if seeds is not None:
+        from cluster.commands.seeds import seeds_of
+
+        seeds_of(seeds, override or ())
+    code = run_submit(
+        settings, address, run_dir, _console(), resume=resume, follow=follow, dry_run=dry_run, seeds=seeds
+    )
+    raise typer.Exit(code)
 
 
 @app.command()

@@ -14,16 +14,24 @@ from spag_ray.host.addresses import Form, check_address
 
 
 def run_submit(
-    config: RunConfig, address: str, run_dir: Path, console: Console, *, resume: bool, follow: bool, dry_run: bool
+    config: RunConfig,
+    address: str,
+    run_dir: Path,
+    console: Console,
+    *,
+    resume: bool,
+    follow: bool,
+    dry_run: bool,
+    seeds: str | None = None,
 ) -> int:
     """`spag-ray submit`: returns the job's exit code, or 0 when it is not followed. `dry_run`: list what would be sent,
-    and send nothing."""
+    and send nothing. `seeds`: as `train --seeds` takes them."""
     from cluster.launch.jobs import list_parcel, submit_job
 
     if dry_run:
-        list_parcel(config, run_dir, console)
+        list_parcel(config, run_dir, console, has_seeds=seeds is not None)
         return 0
-    return submit_job(config, address, run_dir, console, resume=resume, follow=follow, ask=_ask_to_stop)
+    return submit_job(config, address, run_dir, console, resume=resume, follow=follow, ask=_ask_to_stop, seeds=seeds)
 
 
 def _ask_to_stop() -> bool:

@@ -40,7 +40,7 @@ from spag_ray.errors import ConfigError, InputError, SpagError, StopRequestedErr
 
 MAX_SEEDS = 1000  # a slip of the keyboard asks for more
 LOOK_EVERY_S = 0.2
-# If this process is killed, its runs get a SIGTERM and stop as after any other.
+# `python -m spag_ray`, but a run gets a SIGTERM if this process is killed: nobody else would stop it.
 _CHILD = (
     "import signal, sys; from spag_ray.host.parent_death import end_with; end_with(int(sys.argv.pop(1)), "
     "signal.SIGTERM); from cluster.cli import main; main()"
@@ -222,7 +222,7 @@ class _Processes:
             if is_finished(self.asked.folder_of(seed), self.config):
                 self.say(f"seed-{seed} has finished")
                 continue
-            # A run that was asked to stop ends with 0, or by the signal if it had hardly started.
+            # A run that was asked to stop ends with 0, or by the signal if it has hardly started.
             is_stopped = code == 0 or bool(self.notice)
             unfinished[seed] = "was stopped" if is_stopped else f"failed ({_exit_of(code)})"
             self.say(f"seed-{seed} {unfinished[seed]}")
@@ -245,11 +245,13 @@ def _raise_for(unfinished: Mapping[int, str], asked: SeedRuns, is_stopped: bool)
     if not unfinished:
         return
     overrides = [part for each in asked.overrides for part in ("-o", each)]
-    seeds = _seeds_text(asked.seeds)
-    command = ["spag-ray", "train", asked.config, *overrides, "--seeds", seeds, "--run-dir", str(asked.folder)]
+    command = ["train", asked.config, *overrides]
+    if is_job():  # the configuration here is a copy that ends with the job
+        command = ["submit", "..."]
+    command += ["--seeds", _seeds_text(asked.seeds), "--run-dir", str(asked.folder)]
     told = ", ".join(f"seed-{seed} {became}" for seed, became in sorted(unfinished.items()))
     error = StopRequestedError if is_stopped else SeedsError
-    raise error(f"{told}; to continue: {shlex.join(command)} --resume")
+    raise error(f"{told}; to continue: spag-ray {shlex.join(command)} --resume")
 
 
 def _seeds_text(seeds: Sequence[int]) -> str:

@@ -38,8 +38,10 @@ def submit_job(
     resume: bool,
     follow: bool,
     ask: Callable[[], bool],
+    seeds: str | None = None,
 ) -> int:
-    """Submits a job. Returns its exit code, or 0 if it is not followed. On Ctrl-C, `ask` decides whether to stop it.
+    """Submits a job. `seeds`: as `train --seeds` takes them. Returns its exit code, or 0 if it is not followed. On
+    Ctrl-C, `ask` decides whether to stop it.
 
     Raises ConfigError for a configuration that cannot work in a job, ClusterError if the cluster refuses the job.
     """
@@ -49,12 +51,13 @@ def submit_job(
     client = job_client(address)
     stamp = f"{datetime.datetime.now():%Y%m%d-%H%M%S}"
     wait_s = int(config.checkpoint.stop_within_s) + AFTER_NOTICE_S
-    with parcel_of(config, console) as folder:
+    with parcel_of(config, console, has_seeds=seeds is not None) as folder:
         command = ["python", "-m", "spag_ray", "train", "run.yaml", "--run-dir", str(run_dir)]
+        command += [*(["--resume"] if resume else []), *([] if seeds is None else ["--seeds", seeds])]
         with _said_in_one_line(address):
             job = submitted(
                 client,
-                entrypoint=shlex.join([*command, *(["--resume"] if resume else [])]),
+                entrypoint=shlex.join(command),
                 submission_id=f"spag-{config.name}-{stamp}",
                 metadata={RUN_DIR: str(run_dir)},
                 runtime_env={
@@ -84,12 +87,12 @@ def submitted(client: Any, **job: Any) -> str:
             time.sleep(1.0)
 
 
-def list_parcel(config: RunConfig, run_dir: Path, console: Console) -> None:
+def list_parcel(config: RunConfig, run_dir: Path, console: Console, has_seeds: bool = False) -> None:
     """Print every file that would be sent to the job. Nothing is sent, and the cluster is not contacted."""
     from cluster.launch.parcel import parcel_of  # which no job has
 
     check_run_dir(run_dir)
-    with parcel_of(config, console, is_listed=True):
+    with parcel_of(config, console, is_listed=True, has_seeds=has_seeds):
         pass
 
 

@@ -37,7 +37,6 @@ _UNUSED = (
     "cluster/checks/new_game_test.txt",
     "cluster/console.py",
     "cluster/launch/parcel.py",
-    "cluster/monitor/comparison.py",
     "cluster/monitor/frame.py",
     "cluster/monitor/run_view.py",
     "cluster/monitor/watch.py",
@@ -50,20 +49,22 @@ _UNUSED = (
     "spag_ray/games/taboo/deck_check.py",
     "spag_ray/results/reasoning.py",
 )
+_OF_SEEDS = ("cluster/commands/seeds.py", "cluster/monitor/comparison.py")
 _OF_TASKS = ("actors/lm_eval_model.py", "actors/lm_eval_tasks.py")
 _UNUSED_FOLDERS = ("cluster/gpu_check", "spag_ray/results/export")
 
 
 @contextlib.contextmanager
-def parcel_of(config: RunConfig, console: Console, is_listed: bool = False) -> Iterator[Path]:
-    """A temporary folder with the files that a job needs. `is_listed`: print every file in it.
+def parcel_of(config: RunConfig, console: Console, is_listed: bool = False, has_seeds: bool = False) -> Iterator[Path]:
+    """A temporary folder with the files that a job needs. `is_listed`: print every file in it. `has_seeds`: the job
+    trains several.
 
     Raises ConfigError for more than MAX_BYTES, and for a path whose files cannot be sent.
     """
     with tempfile.TemporaryDirectory(prefix="spag-ray-job-") as name:
         folder = Path(name)
         packages = package_files(
-            bool(config.evaluation.tasks), any(game.full_name not in SHIPPED for game in config.games)
+            bool(config.evaluation.tasks), any(game.full_name not in SHIPPED for game in config.games), has_seeds
         )
         for source, target in [*packages, *named_files(config)]:
             (folder / target).parent.mkdir(parents=True, exist_ok=True)
@@ -88,7 +89,9 @@ def parcel_of(config: RunConfig, console: Console, is_listed: bool = False) -> I
         yield folder
 
 
-def package_files(has_tasks: bool = False, checks_games: bool = False) -> list[tuple[Path, Path]]:
+def package_files(
+    has_tasks: bool = False, checks_games: bool = False, has_seeds: bool = False
+) -> list[tuple[Path, Path]]:
     """(file here, its path in the job) for the packages and configs/, without files that .gitignore names and those
     that no job uses."""
     found = []
@@ -101,17 +104,20 @@ def package_files(has_tasks: bool = False, checks_games: bool = False) -> list[t
     configs = root.parent / "configs"
     if configs.is_dir():  # in a checkout; an installed package has them in spag_ray/
         found += [(configs / path, Path("configs") / path) for path in _contents(configs).files]
-    return [(file, sent) for file, sent in found if is_sent(sent, has_tasks, checks_games)]
+    return [(file, sent) for file, sent in found if is_sent(sent, has_tasks, checks_games, has_seeds)]
 
 
-def is_sent(file: Path, has_tasks: bool = False, checks_games: bool = False) -> bool:
+def is_sent(file: Path, has_tasks: bool = False, checks_games: bool = False, has_seeds: bool = False) -> bool:
     """Whether a job may use this file: not other commands and what they alone use, shipped configurations of runs, the
-    checks of GPUs, which start runs of their own, tasks and their code where no stage is evaluated by tasks, the
-    check of games where shipped ones alone are played, nor the server of games but for what the command line imports.
+    checks of GPUs, which start runs of their own, tasks and their code where no stage is evaluated by tasks, the check
+    of games where shipped ones alone are played, what trains several seeds where a job has one, nor the server of games
+    but for what the command line imports.
     """
     of_tasks = any(map(file.is_relative_to, ("configs/tasks", "spag_ray/_configs/tasks")))
     if of_tasks or file.as_posix() in _OF_TASKS:
         return has_tasks
+    if file.as_posix() in _OF_SEEDS:
+        return has_seeds
     if file == Path("spag_ray/game/conformance.py"):
         return checks_games
     for folder, used in _USED_OF.items():

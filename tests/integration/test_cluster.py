@@ -190,6 +190,25 @@ def written(config: RunConfig, path: Path) -> Path:
     return path
 
 
+def test_a_job_trains_several_seeds_side_by_side(head: Head, short: Path, tmp_path: Path) -> None:
+    """Half a CPU for each engine and learner: both runs have room."""
+    small = ("-o", "engine.num_cpus=0.5", "-o", "learner.num_cpus=0.5")
+    command = ("submit", str(short), "--address", head.jobs, "--run-dir", str(tmp_path / "runs"), "--seeds", "0-1")
+    done = head.run(*command, *small, "--follow")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"2 runs in {tmp_path}/runs, 2 at a time" in done.stdout
+    assert re.search(r"^seed-1: run folder: ", done.stdout, re.MULTILINE)
+    began, ended = [], []
+    for seed in (0, 1):
+        lines = (tmp_path / "runs" / f"seed-{seed}" / "metrics.jsonl").read_text().splitlines()
+        times = [json.loads(line)["time"] for line in lines]
+        began.append(times[0])
+        ended.append(times[-1])
+    assert max(began) < min(ended), "at the same time"
+    (table,) = [line for line in done.stdout.splitlines() if "mean [95 %]" in line]
+    assert table.split()[:2] == ["seed-0", "seed-1"]
+
+
 def test_a_job_trains_by_either_command_and_its_exit_code_is_that_of_who_follows_it(
     head: Head, short: Path, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ import ast
 import shutil
 import stat
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,18 @@ def test_submit_dry_run_lists_what_would_be_sent_and_asks_nobody(
 def test_a_job_is_sent_little_and_every_module_that_a_sent_one_imports_at_once() -> None:
     sent = {str(target): source for source, target in package_files()}
     assert sum(source.stat().st_size for source in sent.values()) < 1.95 * 2**20
+    assert lacking_of(sent) == set()
+
+
+def test_a_job_of_several_seeds_is_sent_what_trains_and_compares_them() -> None:
+    sent = {str(target): source for source, target in package_files(has_seeds=True)}
+    more = sent.keys() - {str(target) for _, target in package_files()}
+    assert more == {"cluster/commands/seeds.py", "cluster/monitor/comparison.py"}
+    assert lacking_of(sent) == set()
+
+
+def lacking_of(sent: Mapping[str, Path]) -> set[str]:
+    """Modules that a sent one imports at once, and that are not sent."""
     lacking = set()
     for name, source in sent.items():
         for node in ast.parse(source.read_text(encoding="utf-8")).body if name.endswith(".py") else ():
@@ -140,4 +153,4 @@ def test_a_job_is_sent_little_and_every_module_that_a_sent_one_imports_at_once()
             if module and module.split(".")[0] in PACKAGES:
                 path = module.replace(".", "/")
                 lacking |= {module} - {module for file in (f"{path}.py", f"{path}/__init__.py") if file in sent}
-    assert lacking == set()
+    return lacking
