@@ -15,6 +15,7 @@ from cluster.monitor.status_board import StatusBoard
 from cluster.planning.placement import num_on_one_gpu
 from cluster.rollout.arenas import Arenas
 from cluster.tracking.recorder import Recorder
+from spag_ray.config.parts import Payoffs
 from spag_ray.config.run import RunConfig
 
 
@@ -39,6 +40,11 @@ class Playground:
     def version(self) -> int:
         """The first policy's version, which stamps the lines of metrics.jsonl."""
         return next(iter(self.versions().values()), 0)
+
+    @property
+    def payoffs(self) -> dict[str, Payoffs]:
+        """What the ends of each game pay, by its full name."""
+        return {each.full_name: each.payoffs for each in self.config.games}
 
     @property
     def num_engine_gpus(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import ray
 
@@ -17,6 +17,7 @@ from spag_ray.episodes.game_count import GameCount, count_by_game
 from spag_ray.episodes.wire import decode
 from spag_ray.errors import RunFolderError
 from spag_ray.game.words import Scenario
+from spag_ray.results.game_figures import game_figures
 from spag_ray.results.lines import PlayLine
 
 
@@ -57,20 +58,27 @@ def play_round(
     seconds = time.perf_counter() - began
     ground.buffer_metrics.sample(now=True)
     episodes = [decode(data) for data in ground.buffer.get(ground.buffer.handle.take.remote(stage))]
-    now = count_by_game(episode for episode in episodes if episode.number not in there)
     is_sampled = any(seat.cards is None and seat.endpoint is None for seat in seats.values())
-    for name, count in count_by_game(episodes).items():
-        line = _play_line(
-            ground, stage, name, seconds, is_sampled=is_sampled, count=count, now=now.get(name, GameCount())
-        )
-        ground.recorder.record(line)
+    for name in dict.fromkeys(episode.game for episode in episodes):
+        own = [episode for episode in episodes if episode.game == name]
+        ground.recorder.record(_play_line(ground, stage, seconds, own, there, is_sampled=is_sampled))
     return episodes
 
 
 def _play_line(
-    ground: Playground, stage: str, game: str, seconds: float, *, is_sampled: bool, count: GameCount, now: GameCount
+    ground: Playground,
+    stage: str,
+    seconds: float,
+    episodes: Sequence[Episode],
+    there: Container[int],
+    *,
+    is_sampled: bool,
 ) -> PlayLine:
-    """`now`: those of the `count` games that this attempt played, in these seconds. `is_sampled`: by engines."""
+    """Of a game's `episodes`: this attempt played those that are not `there`, in these seconds. `is_sampled`: by
+    engines."""
+    game = episodes[0].game
+    (count,) = count_by_game(episodes).values()
+    now = count_by_game(episode for episode in episodes if episode.number not in there).get(game, GameCount())
     return PlayLine(
         stage=stage,
         game=game,
@@ -85,6 +93,7 @@ def _play_line(
         tokens_per_s_per_gpu=(
             ground.tokens_per_s_per_gpu(now.num_tokens, seconds) if is_sampled and now.num_games else None
         ),
+        figures=game_figures(episodes, ground.payoffs, is_sampled),
     )
 
 

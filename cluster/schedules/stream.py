@@ -11,7 +11,7 @@ import ray
 
 from actors.league import Opponents
 from cluster.buffer.buffer_actor import StreamSpec
-from cluster.buffer.stream import STAGE
+from cluster.buffer.stream import STAGE, StreamCounts
 from cluster.handles import Ref
 from cluster.runtime.ray_session import get
 from cluster.schedules.playground import Playground
@@ -19,6 +19,7 @@ from cluster.types import Seat
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import decode
 from spag_ray.game.words import WordStream
+from spag_ray.results.game_figures import game_figures
 from spag_ray.results.lines import StreamLine
 
 
@@ -54,6 +55,7 @@ class Stream:
         self._buffer = ground.buffer
         self._seats = seats
         self._began = self._last_batch = time.perf_counter()
+        self._lags = self._counts().lag.copy()  # a resumed stream has counts
         self._plays: dict[Ref[int], tuple[int, str]] = {}  # (index, name) of the arena
         for index in range(len(ground.arenas.handles)):
             self._play(index)
@@ -70,9 +72,11 @@ class Stream:
         now = time.perf_counter()
         waited_s, since_s, self._last_batch = now - waited, now - self._last_batch, now
         self._ground.elastic.learner_waits = waited_s / since_s
-        counts = self._buffer.get(self._buffer.handle.stream_counts.remote())
+        counts = self._counts()
         total = self._buffer.get(self._buffer.handle.count.remote(STAGE))
         seconds = now - self._began
+        new, self._lags = counts.lag - self._lags, counts.lag.copy()
+        episodes = [decode(data) for data in records]
         self._ground.recorder.record(
             StreamLine(
                 version=self._ground.version,
@@ -88,9 +92,12 @@ class Stream:
                 permits_free=counts.permits_free,
                 lags=dict(sorted(counts.lag.items())),
                 tokens_per_s_per_gpu=self._ground.tokens_per_s_per_gpu(total.num_tokens, seconds),
+                staleness_mean=round(sum(lag * n for lag, n in new.items()) / new.total(), 3) if new else None,
+                staleness_max=max(new, default=None),
+                figures=game_figures(episodes, self._ground.payoffs),
             )
         )
-        return [decode(data) for data in records], self._buffer.get(self._buffer.handle.repeated.remote())
+        return episodes, self._buffer.get(self._buffer.handle.repeated.remote())
 
     def learned(self) -> dict[str, Any]:
         """Call when the batch is trained on and the new weights are published; returns the buffer's cursor."""
@@ -99,6 +106,9 @@ class Stream:
     def stop(self) -> None:
         """Make arenas abandon the games under way."""
         self._ground.arenas.stop(STAGE, {play: index for play, (index, _) in self._plays.items()})
+
+    def _counts(self) -> StreamCounts:
+        return self._buffer.get(self._buffer.handle.stream_counts.remote())
 
     def _play(self, index: int) -> None:
         games_in_flight = self._ground.config.self_play.games_in_flight

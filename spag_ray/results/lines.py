@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from spag_ray.game.rules import GAME_ENDS, Outcome
+from spag_ray.game.rules import GAME_ENDS, Outcome, Role
 from spag_ray.results.evaluations import Evaluation
 from spag_ray.results.line_codec import parsed, spread, written
 
@@ -134,6 +134,23 @@ class SyncLine(Line):
 
 
 @dataclass(frozen=True)
+class GameFigures:
+    """Of the games of a line. `reward_mean`, `reward_std`: {role: what games paid it}, over the games that paid it.
+    `win_share`: {role: share of games that it won}. `breach_share`: of games that a broken rule ended.
+    `reply_tokens_mean`, `_max`: sampled tokens of a turn. `truncated_share`: of turns that sampling.max_new_tokens cut
+    off; both None for games that no engine played. All are missing in files of version 0.1 and early 0.2."""
+
+    reward_mean: Mapping[str, float] = spread("reward_mean/{}", Role)
+    reward_std: Mapping[str, float] = spread("reward_std/{}", Role)
+    win_share: Mapping[str, float] = spread("win_share/{}", Role)
+    tie_share: float | None = None
+    breach_share: float | None = None
+    reply_tokens_mean: float | None = None
+    reply_tokens_max: int | None = None
+    truncated_share: float | None = None
+
+
+@dataclass(frozen=True)
 class PlayLine(Line):
     """The games of a `game` in a stage that was played; `outcomes`: {outcome: games}. `seconds`: of the stage. After a
     resume, `seconds` and the rates are of the games that this attempt played.
@@ -151,6 +168,7 @@ class PlayLine(Line):
     tokens_per_s: float
     outcomes: Mapping[str, int] = spread("{}", Outcome)
     tokens_per_s_per_gpu: float | None = None
+    figures: GameFigures = GameFigures()
 
 
 @dataclass(frozen=True)
@@ -184,8 +202,8 @@ class BufferLine(Line):
 
 @dataclass(frozen=True)
 class StreamLine(Line):
-    """The games of a version have arrived; the learner waited `waited_s` for them. The other fields are as in
-    BufferLine and PlayLine."""
+    """The games of a version have arrived; the learner waited `waited_s` for them. `figures`: of these games.
+    `staleness_mean`, `_max`: how many versions old they were. The other fields are as in BufferLine and PlayLine."""
 
     kind = "stream"
     version: int
@@ -201,6 +219,9 @@ class StreamLine(Line):
     permits_free: int
     lags: Mapping[int, int] = spread("lag_{}")
     tokens_per_s_per_gpu: float | None = None
+    staleness_mean: float | None = None
+    staleness_max: int | None = None
+    figures: GameFigures = GameFigures()
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,15 +10,17 @@ import pytest
 
 from actors.league import Opponents
 from actors.policy import Sampling
+from cluster.buffer.stream import StreamCounts
 from cluster.schedules import rounds
 from cluster.schedules.playground import Playground
+from cluster.schedules.stream import Stream
 from cluster.types import Seat
 from spag_ray.config.loading import parse_config
 from spag_ray.episodes.game_count import GameCount
 from spag_ray.episodes.wire import encode
 from spag_ray.game.rules import Outcome
 from spag_ray.game.words import Scenario
-from spag_ray.results.lines import PlayLine
+from spag_ray.results.lines import PlayLine, StreamLine
 from tests.support.episodes import game
 
 
@@ -100,3 +103,36 @@ def test_the_rates_of_a_round_are_of_the_games_that_engines_played_in_this_attem
     (line,) = lines_of(seat, num_there, monkeypatch)
     assert (line.games_per_s, line.tokens_per_s, line.tokens_per_s_per_gpu) == rates
     assert (line.games, line.tokens, line.outcomes) == (4, 32, {"tied game": 4}), "of the whole stage"
+    assert (line.figures.tie_share, line.figures.reply_tokens_max) == (1.0, 2 if seat is ENGINES else None)
+
+
+def test_a_line_of_a_stream_has_the_staleness_of_the_games_that_came_since_the_last() -> None:
+    counts = StreamCounts(lag=Counter({0: 10, 1: 4}))  # a resumed stream has counts
+    lines: list[StreamLine] = []
+    answers: dict[str, Any] = {
+        "stream_counts": counts,
+        "count": GameCount(num_tokens=80),
+        "batch": [encode(game(number, Outcome.TIED)) for number in range(4)],
+        "repeated": set(),
+    }
+    methods = {name: SimpleNamespace(remote=lambda *_, found=found: found) for name, found in answers.items()}
+    parts: Any = dict.fromkeys(Playground.__dataclass_fields__)
+    parts |= {
+        "config": parse_config({}),
+        "fleet": SimpleNamespace(roster=SimpleNamespace(up=list)),
+        "arenas": SimpleNamespace(handles=[]),
+        "buffer": SimpleNamespace(get=lambda answer: answer, handle=SimpleNamespace(**methods)),
+        "recorder": SimpleNamespace(record=lines.append),
+        "versions": dict,
+        "poll_health": lambda: None,
+        "elastic": SimpleNamespace(),
+    }
+    stream = Stream(Playground(**parts), {})
+    counts.lag.update({1: 3, 2: 1})
+    assert [episode.number for episode in stream.next_batch("play")[0]] == [0, 1, 2, 3]
+    stream.next_batch("play")
+    first, second = lines
+    assert (first.staleness_mean, first.staleness_max) == (1.25, 2)
+    assert (second.staleness_mean, second.staleness_max) == (None, None), "no episode was counted since"
+    assert first.figures.tie_share == 1.0
+    assert first.lags == {0: 10, 1: 7, 2: 1}

@@ -1,0 +1,39 @@
+"""What games paid their seats, how they ended and how long the replies in them were, for lines of metrics.jsonl."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from statistics import fmean, pstdev
+
+from spag_ray.config.parts import Payoffs
+from spag_ray.episodes.episode import Episode
+from spag_ray.game.rules import Outcome, Role
+from spag_ray.results.lines import GameFigures
+from spag_ray.training_data.rewards import paid
+
+
+def game_figures(episodes: Sequence[Episode], payoffs: Mapping[str, Payoffs], is_sampled: bool = True) -> GameFigures:
+    """`payoffs`: of each game, by its full name. `is_sampled`: whether engines sampled the replies; else they have no
+    lengths. Nothing is known of no games."""
+    if not episodes:
+        return GameFigures()
+    outcomes = [episode.verdict.outcome for episode in episodes]
+    results = [paid(payoffs[episode.game], episode.verdict) for episode in episodes]
+    by_seat = {role: [value for each in results if (value := each[role]) is not None] for role in Role}
+    turns = list(chain.from_iterable(episode.turns for episode in episodes)) if is_sampled else []
+    lengths = [turn.num_sampled for turn in turns]
+    return GameFigures(
+        reward_mean={str(role): round(fmean(values), 4) for role, values in by_seat.items() if values},
+        reward_std={str(role): round(pstdev(values), 4) for role, values in by_seat.items() if values},
+        win_share={str(role): _share(outcome.winner is role for outcome in outcomes) for role in Role},
+        tie_share=_share(outcome is Outcome.TIED for outcome in outcomes),
+        breach_share=_share(outcome.breaker is not None for outcome in outcomes),
+        reply_tokens_mean=round(fmean(lengths), 2) if lengths else None,
+        reply_tokens_max=max(lengths, default=None),
+        truncated_share=_share(turn.finish_reason == "length" for turn in turns) if turns else None,
+    )
+
+
+def _share(holds: Iterable[bool]) -> float:
+    return round(fmean(holds), 4)

@@ -1,0 +1,60 @@
+"""What games paid, how they ended and how long their replies were: means by seat, shares of all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spag_ray.config.parts import Payoffs
+from spag_ray.episodes.episode import Episode
+from spag_ray.game.end_reason import EndReason
+from spag_ray.game.rules import Outcome
+from spag_ray.results.game_figures import game_figures
+from spag_ray.results.lines import GameFigures, PlayLine, parse_line
+from tests.support.episodes import game
+
+PAYOFFS = {"taboo": Payoffs(wrong_guess=(0.5, -1.0), right_guess=(-1.0, 1.0))}
+
+
+def won(number: int, outcome: Outcome, end_reason: EndReason) -> Episode:
+    found = game(number, outcome)
+    return replace(found, verdict=replace(found.verdict, end_reason=end_reason))
+
+
+GAMES = [
+    won(0, Outcome.ATTACKER_WINS, EndReason.WRONG_GUESS),
+    won(1, Outcome.DEFENDER_WINS, EndReason.RIGHT_GUESS),
+    game(2, Outcome.TIED),
+    game(3, Outcome.DEFENDER_BREACH),
+]
+
+
+def test_each_seat_has_the_mean_of_what_its_games_paid_and_shares_are_of_all_games() -> None:
+    found = game_figures(GAMES, PAYOFFS)
+    assert found.reward_mean == {"attacker": -0.25, "defender": 0.0}, "ties and breaches pay nobody"
+    assert found.reward_std == {"attacker": 0.75, "defender": 1.0}
+    assert found.win_share == {"attacker": 0.25, "defender": 0.25}
+    assert (found.tie_share, found.breach_share) == (0.25, 0.25)
+
+
+def test_a_game_that_pays_by_itself_is_counted_with_what_it_paid() -> None:
+    paid = replace(GAMES[2], game="kuhn", verdict=replace(GAMES[2].verdict, payoffs=(2.0, -2.0)))
+    assert game_figures([paid], {"kuhn": Payoffs()}).reward_mean == {"attacker": 2.0, "defender": -2.0}
+
+
+def test_lengths_are_of_sampled_tokens_and_cut_replies_are_a_share_of_turns() -> None:
+    turns = list(GAMES[0].turns)
+    turns[0] = replace(turns[0], token_ids=(3, 4, 5, 6), logprobs=(-0.5, 0.0, -0.5, -0.5), forced=(1, 2))
+    turns[1] = replace(turns[1], finish_reason="length")
+    found = game_figures([replace(GAMES[0], turns=tuple(turns))], PAYOFFS)
+    assert (found.reply_tokens_mean, found.reply_tokens_max, found.truncated_share) == (2.25, 3, 0.25)
+
+
+def test_what_does_not_apply_is_left_out() -> None:
+    assert game_figures([], PAYOFFS) == GameFigures()
+    tied = game_figures([GAMES[2]], PAYOFFS, is_sampled=False)
+    assert tied.reward_mean == {}, "nobody was paid"
+    line = PlayLine("expert", "taboo", 0, 1, 4, 8, 1.0, 1.0, 8.0, {"tied game": 1}, figures=tied)
+    values = line.values()
+    assert not {name for name in values if name.startswith(("reward", "reply", "truncated"))}
+    assert values["win_share/attacker"] == 0.0
+    assert parse_line({"time": 1.0, "kind": "play", **values}) == line
