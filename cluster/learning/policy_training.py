@@ -10,6 +10,7 @@ from pathlib import Path
 from cluster.learning.learner_group import LearnerGroup
 from cluster.learning.training_stage import Saved, StageProgress, TrainingStage, saved_in
 from cluster.tracking.recorder import Recorder
+from cluster.tracking.time_split import TimeSplit
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import LearnerError
 from spag_ray.game.rules import Role
@@ -35,7 +36,8 @@ class Held:
 
 class PolicyTraining:
     """One policy's training in all stages. `stage_progress`: the stage that is under way, if it is not a stream's.
-    `saved_progress`: the stage in which the checkpoint was saved that was loaded last, until it goes on."""
+    `saved_progress`: the stage in which the checkpoint was saved that was loaded last, until it goes on. `split`: what
+    the run's loop waits for; whoever measures that sets it."""
 
     def __init__(
         self, name: str, roles: tuple[Role, ...], config: RunConfig, folder: Path, model: str, recorder: Recorder
@@ -46,6 +48,7 @@ class PolicyTraining:
         self._folder = folder
         self._model = model
         self._recorder = recorder
+        self.split = TimeSplit()
         self.stage_progress: StageProgress | None = None
         self.saved_progress: Saved | None = None
         self.forget()
@@ -115,10 +118,12 @@ class PolicyTraining:
             learners.continue_stage(spec)
             resumed = saved.of(games)
             if self._compares_with_start(spec):
-                resumed.games = learners.score_reference(resumed.games, spec.temperature)
+                with self.split.phase("score"):
+                    resumed.games = learners.score_reference(resumed.games, spec.temperature)
             return resumed
         show(f"{stage}: reference", 0, num_steps, None)
-        games = self._scored(learners, games, training_stage)
+        with self.split.phase("score"):
+            games = self._scored(learners, games, training_stage)
         if held is None or not spec.is_part or held.name != spec.name:
             learners.begin_stage(spec)
         elif held != spec:  # resumed, perhaps with more rounds, or in a round with another rate

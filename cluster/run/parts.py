@@ -156,6 +156,8 @@ def build_parts(
         versions=lambda: {policy.name: policy.version for policy in policies},
         elastic=elastic,
     )
+    for policy in policies:
+        policy.training.split = ground.split
     seating = Seating(config, policies, model, cards)
     matches = HeldOutMatches(ground, lease, held_out)
     league = LeaguePlay(config, lease, policies, publisher, seating, recorder)

@@ -80,7 +80,7 @@ class Recovery:
     def _write(self, name: str, state: RunState) -> RunState:
         began = time.perf_counter()
         state = replace(state, order=self._last.order + 1, results=self._parts.matches.as_json())
-        with self._checkpoints.writing(name, state) as folder:
+        with self._parts.ground.split.phase("checkpoint"), self._checkpoints.writing(name, state) as folder:
             for policy in self._parts.policies:
                 policy.save_state(folder)
         self._save_seconds = time.perf_counter() - began

@@ -76,10 +76,11 @@ def go_on(run: Trainer, state: RunState) -> list[Match]:
     if config.schedule == "stream" and state.rounds < config.self_play.rounds:
         state = stream_rounds(run, state, sft, averages)
     for number in range(state.rounds + 1, config.self_play.rounds + 1):
-        state = spag_round(run, number, state, sft, averages)
-        run.publish()
-        run.new_version(state)
-        run.evaluate(Stage.parse(state.stage))
+        with run.iteration(Stage.of_round(number)):
+            state = spag_round(run, number, state, sft, averages)
+            run.publish()
+            run.new_version(state)
+            run.evaluate(Stage.parse(state.stage))
 
     run.end_learning()
     if config.self_play.rounds and config.evaluation.games:
@@ -132,36 +133,37 @@ def stream_rounds(run: Trainer, state: RunState, sft: list[Sample], averages: Ro
         for part in range(state.parts, num_parts):
             round_number, place = part // versions_per_round + 1, part % versions_per_round + 1
             stage = Stage.of_round(round_number)
-            try:
-                episodes, repeated = stream.next_batch(f"{stage}, version {place} of {versions_per_round}: play")
-            except StopRequestedError:  # the learner's weights are those of `state`
-                if run.recovery.time_to_save():
-                    run.recovery.checkpoint(f"version-{part}", state)
-                raise
-            run.record_opponents(stage, [episode for episode in episodes if episode.number not in repeated])
-            learned = run.samples.self_play(
-                stage, episodes, str(stage), sft, averages.baselines, averages.windows, repeated=repeated
-            )
-            num_undecided = 0 if learned.games else num_undecided + 1
-            if num_undecided == MAX_UNDECIDED:
-                raise nothing_to_learn(f"{MAX_UNDECIDED} versions in a row", MAX_UNDECIDED * per_version)
-            steps = num_parts * steps_per_version
-            learned = replace(
-                learned,
-                batch_games=max(1, -(-count_leading(learned.games) // steps_per_version)),
-                spec=replace(learned.spec, num_steps=steps, name=str(STREAM), is_part=True),
-                part=place - 1,
-                after=Stage.parse(state.stage) if state.stage else None,
-            )
-            run.learn(learned)
-            run.publish()
-            state = averages.added_to(replace(state, parts=part + 1, stream=stream.learned()))
-            run.new_version(state)
-            if place == versions_per_round:
-                state = replace(state, stage=str(stage), rounds=round_number)
-            if place == versions_per_round or run.checkpoint_is_due(part + 1):
-                state = run.recovery.checkpoint(f"version-{part + 1}", state)
-            if place == versions_per_round:
-                run.save(stage)
-                run.evaluate(stage)
+            with run.iteration(stage):
+                try:
+                    episodes, repeated = stream.next_batch(f"{stage}, version {place} of {versions_per_round}: play")
+                except StopRequestedError:  # the learner's weights are those of `state`
+                    if run.recovery.time_to_save():
+                        run.recovery.checkpoint(f"version-{part}", state)
+                    raise
+                run.record_opponents(stage, [episode for episode in episodes if episode.number not in repeated])
+                learned = run.samples.self_play(
+                    stage, episodes, str(stage), sft, averages.baselines, averages.windows, repeated=repeated
+                )
+                num_undecided = 0 if learned.games else num_undecided + 1
+                if num_undecided == MAX_UNDECIDED:
+                    raise nothing_to_learn(f"{MAX_UNDECIDED} versions in a row", MAX_UNDECIDED * per_version)
+                steps = num_parts * steps_per_version
+                learned = replace(
+                    learned,
+                    batch_games=max(1, -(-count_leading(learned.games) // steps_per_version)),
+                    spec=replace(learned.spec, num_steps=steps, name=str(STREAM), is_part=True),
+                    part=place - 1,
+                    after=Stage.parse(state.stage) if state.stage else None,
+                )
+                run.learn(learned)
+                run.publish()
+                state = averages.added_to(replace(state, parts=part + 1, stream=stream.learned()))
+                run.new_version(state)
+                if place == versions_per_round:
+                    state = replace(state, stage=str(stage), rounds=round_number)
+                if place == versions_per_round or run.checkpoint_is_due(part + 1):
+                    state = run.recovery.checkpoint(f"version-{part + 1}", state)
+                if place == versions_per_round:
+                    run.save(stage)
+                    run.evaluate(stage)
     return state

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from actors.league import Opponents
@@ -15,11 +16,13 @@ from cluster.run.parts import RunParts
 from cluster.run.recovery import Recovery
 from cluster.schedules.rounds import play_round
 from cluster.schedules.stream import Stream, streaming
+from cluster.tracking.time_split import OF_LEARNER
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.rules import Role
 from spag_ray.game.share_plan import SharePlan
 from spag_ray.game.words import Scenario
+from spag_ray.results.lines import IterationLine
 from spag_ray.results.matches import Match
 from spag_ray.results.model_card import SMOLLM2, BaseModel, write_cards
 from spag_ray.results.saved_models import is_complete, make_incomplete
@@ -34,6 +37,25 @@ class Trainer:
         self.samples = parts.samples
         self.recovery = recovery
         self._parts = parts
+        self._split = parts.ground.split
+
+    @contextmanager
+    def iteration(self, stage: Stage) -> Iterator[None]:
+        """A round, or a version of a stream: a line says where its time went, unless the block fails."""
+        self._split.restart()
+        yield
+        seconds, of_phase = self._split.taken()
+        waited = {f"{phase}_s": round(value, 3) for phase, value in of_phase.items()}
+        self._parts.recorder.record(
+            IterationLine(
+                stage=str(stage),
+                version=self._parts.ground.version,
+                step=self._parts.recorder.num_steps,
+                seconds=round(seconds, 3),
+                learner_idle_s=round(seconds - sum(of_phase.get(phase, 0.0) for phase in OF_LEARNER), 3),
+                **waited,
+            )
+        )
 
     def start(self) -> None:
         """Start engines and learners, once there is room for all of them."""
@@ -76,7 +98,9 @@ class Trainer:
             opponents = opponents.mixed_with(self._parts.frozen.names, share)
             others |= self._parts.frozen.seats(self.config.sampling.temperature)
         seats = self._parts.seating.self_play(others)
-        episodes = play_round(self._parts.ground, str(stage), [lease.scenario for lease in leases], seats, opponents)
+        scenarios = [lease.scenario for lease in leases]
+        with self._split.phase("generate"):
+            episodes = play_round(self._parts.ground, str(stage), scenarios, seats, opponents)
         for lease in leases:
             self._parts.words.done(lease)
         return episodes
@@ -88,15 +112,17 @@ class Trainer:
     def learn(self, stage: TrainingStage) -> None:
         """Train every policy on its part."""
         self._parts.callbacks.stage_began(str(stage.stage))
-        self._parts.publisher.wake_learners()
+        with self._split.phase("sync"):
+            self._parts.publisher.wake_learners()
 
         def show(name: str, done: int, total: int, loss: float | None) -> None:
             self._parts.status.show_steps(name, done, total, loss)
             self._parts.ground.buffer_metrics.sample()
             self.recovery.between_steps(stage)
 
-        for policy in self._parts.policies:
-            policy.learn(stage, show)
+        with self._split.phase("train"):
+            for policy in self._parts.policies:
+                policy.learn(stage, show)
         for policy in self._parts.policies:
             policy.training.stage_progress = None
         # A model of this stage is from an attempt that was abandoned. It is marked before the stage's checkpoint is
@@ -108,8 +134,9 @@ class Trainer:
     def save(self, stage: Stage, is_told: bool = True) -> None:
         """The learners' weights as model folders of the run."""
         self._parts.control.lease.check(now=True)
-        for policy in self._parts.policies:
-            policy.save_to(policy.saved(stage))
+        with self._split.phase("checkpoint"):
+            for policy in self._parts.policies:
+                policy.save_to(policy.saved(stage))
         self._write_cards(stage)
         if is_told:
             self._parts.callbacks.stage_ended(
@@ -132,7 +159,8 @@ class Trainer:
         self._parts.publisher.wake_engines()
 
     def publish(self) -> None:
-        self._parts.publisher.publish()
+        with self._split.phase("sync"):
+            self._parts.publisher.publish()
 
     def start_league(self, state: RunState) -> None:
         self._parts.league.start()
@@ -142,7 +170,8 @@ class Trainer:
         """Call after a publish: the league may keep the version, and draws past versions for its engines."""
         num_done = state.parts if self.config.schedule == "stream" else state.rounds
         # Weights from the middle of a stage never become opponents.
-        self._parts.league.new_version(num_done + self.config.imitation.enabled, may_keep=not self.is_mid_stage())
+        with self._split.phase("sync"):  # engines may load past versions
+            self._parts.league.new_version(num_done + self.config.imitation.enabled, may_keep=not self.is_mid_stage())
 
     def record_opponents(self, stage: Stage, episodes: list[Episode]) -> None:
         """Who won against whom in games of this stage."""
@@ -153,6 +182,12 @@ class Trainer:
     def evaluate(self, stage: Stage) -> None:
         """Evaluate the stage's policies: on held-out words against themselves and frozen opponents, and on tasks of
         lm-evaluation-harness. Raises CollapseError if the run has collapsed and is to stop."""
+        with self._split.phase("evaluate"):
+            self._measure(stage)
+        self._write_cards(stage)
+        self.look_for_collapse(stage)
+
+    def _measure(self, stage: Stage) -> None:
         if self.config.evaluation.games:
             attacker, defender = (self._parts.seating.newest(role, self.config.evaluation.temperature) for role in Role)
             self._parts.matches.play(attacker, defender, Stage.evaluation(str(stage)))
@@ -161,8 +196,6 @@ class Trainer:
             each.measure(stage)
         if asks_tasks(self.config, stage):
             self._parts.tasks.stage(stage)
-        self._write_cards(stage)
-        self.look_for_collapse(stage)
 
     def look_for_collapse(self, stage: Stage) -> None:
         """The part of `evaluate` that plays nothing: it looks at what was measured before."""

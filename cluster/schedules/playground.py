@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cluster.buffer.buffer_client import Buffer
@@ -15,6 +15,7 @@ from cluster.monitor.status_board import StatusBoard
 from cluster.planning.placement import num_on_one_gpu
 from cluster.rollout.arenas import Arenas
 from cluster.tracking.recorder import Recorder
+from cluster.tracking.time_split import TimeSplit
 from spag_ray.config.parts import Payoffs
 from spag_ray.config.run import RunConfig
 
@@ -22,7 +23,7 @@ from spag_ray.config.run import RunConfig
 @dataclass(frozen=True)
 class Playground:
     """`poll_health` is called while waiting for games, and raises what ends the play. `versions`: {policy: the
-    version of its weights that is played}."""
+    version of its weights that is played}. `split`: what the loop waits for."""
 
     config: RunConfig
     folder: Path
@@ -35,6 +36,7 @@ class Playground:
     poll_health: Callable[[], None]
     versions: Callable[[], dict[str, int]]
     elastic: ElasticEngines
+    split: TimeSplit = field(default_factory=TimeSplit)
 
     @property
     def version(self) -> int:

@@ -65,10 +65,11 @@ class Stream:
         too. Raises the error of an arena that failed, and StopRequestedError."""
         self._ground.poll_health()
         waited = time.perf_counter()
-        while (records := self._buffer.get(self._buffer.handle.batch.remote(0.5))) is None:
-            self._ground.status.show_games(what, 0, self._buffer.get(self._buffer.handle.count.remote(STAGE)))
-            self._ground.poll_health()
-            self._look_after_arenas()
+        with self._ground.split.phase("generate"):
+            while (records := self._buffer.get(self._buffer.handle.batch.remote(0.5))) is None:
+                self._ground.status.show_games(what, 0, self._buffer.get(self._buffer.handle.count.remote(STAGE)))
+                self._ground.poll_health()
+                self._look_after_arenas()
         now = time.perf_counter()
         waited_s, since_s, self._last_batch = now - waited, now - self._last_batch, now
         self._ground.elastic.learner_waits = waited_s / since_s

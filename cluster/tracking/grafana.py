@@ -48,11 +48,25 @@ PANELS: dict[str, tuple[Panel, ...]] = {
         Panel("Turns", ("turns_total",)),
         Panel("Tokens sampled", ("tokens_total",)),
         Panel("Tokens sampled per GPU", ("play_gpu_tokens_per_second", "stream_gpu_tokens_per_second")),
+        Panel("Reward by seat", ("play_reward_mean", "stream_reward_mean")),
+        Panel("Its standard deviation", ("play_reward_std", "stream_reward_std")),
+        Panel("Wins by seat", ("play_win_ratio", "stream_win_ratio")),
+        Panel("Ties, breaches", ("play_tie_ratio", "stream_tie_ratio", "play_breach_ratio", "stream_breach_ratio")),
+        Panel(
+            "Tokens of a turn", tuple(f"{of}_reply_{n}_tokens" for of in ("play", "stream") for n in ("mean", "max"))
+        ),
+        Panel("Turns cut off", ("play_truncated_ratio", "stream_truncated_ratio")),
+    ),
+    "Iterations": (
+        Panel("Where an iteration's time goes", ("iteration_activity_seconds",)),
+        Panel("Seconds an iteration", ("iteration_seconds",)),
+        Panel("Optimiser steps", ("optimiser_steps",)),
     ),
     "Buffer": (
         Panel("Waiting episodes", ("buffer_episodes",)),
         Panel("Age of the oldest", ("buffer_age_seconds",)),
         Panel("Staleness: versions behind when trained on", ("episodes_learned_total",), shares=True),
+        Panel("Staleness of a version's games", ("staleness_mean_versions", "staleness_max_versions")),
         Panel("Permits", ("permits",)),
         Panel("Games of the stream started", ("stream_games_begun_total",)),
         Panel("Games lost", ("stream_games_lost_total",), rare=True),

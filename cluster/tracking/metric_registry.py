@@ -91,6 +91,7 @@ _STATES = ("starting", "behind", "playing", "draining", "asleep", "lost", "retir
 _CAUSES = ("crash", "stuck", "out of memory")
 
 _ENDING = r"(?P<seat>attacker|defender|none) (?P<result>win|breach|tie): (?P<reason>.+)"
+_SEAT = r"(?P<seat>\w+)"
 _ONCE: tuple[Labels, ...] = ({},)
 _IN_PHASE: dict[str, Any] = {"labels": ("phase", "game"), "is_sum": True, "at_start": tuple(_PLAYED)}
 _POLICY = ("policy",)
@@ -109,6 +110,16 @@ def _of_stream(name: str, unit: str, help: str, value: str) -> Metric:
 
 def _gauge(name: str, unit: str, help: str, line: str, value: str, labels: tuple[str, ...] = (), **more: Any) -> Metric:
     return Metric("gauge", name, unit, help, line, value, labels=labels, **more)
+
+
+def _of_games(name: str, unit: str, help: str, value: str, labels: tuple[str, ...] = ()) -> tuple[Metric, Metric]:
+    """A figure of the games of a stage, and of those of a version of a stream."""
+    return (
+        _gauge(f"spag_ray_play_{name}", unit, help, "play", value, ("phase", "game", *labels)),
+        _gauge(
+            f"spag_ray_stream_{name}", unit, f"the same, of a stream's newest version: {help}", "stream", value, labels
+        ),
+    )
 
 
 def _seconds(name: str, help: str, line: str, labels: tuple[str, ...], buckets: tuple[float, ...]) -> Metric:
@@ -144,6 +155,16 @@ METRICS: tuple[Metric, ...] = (
         "stream",
         "tokens_per_s_per_gpu",
     ),
+    *_of_games(
+        "reward_mean", "", "what games of the newest stage paid a seat, mean", f"reward_mean/{_SEAT}", ("seat",)
+    ),
+    *_of_games("reward_std", "", "its standard deviation", f"reward_std/{_SEAT}", ("seat",)),
+    *_of_games("win_ratio", "ratio", "share of games that a seat won", f"win_share/{_SEAT}", ("seat",)),
+    *_of_games("tie_ratio", "ratio", "share of games that were tied", "tie_share"),
+    *_of_games("breach_ratio", "ratio", "share of games that a broken rule ended", "breach_share"),
+    *_of_games("reply_mean_tokens", "tokens", "sampled tokens of a turn, mean", "reply_tokens_mean"),
+    *_of_games("reply_max_tokens", "tokens", "those of the longest one", "reply_tokens_max"),
+    *_of_games("truncated_ratio", "ratio", "share of turns that were cut off", "truncated_share"),
     # the buffer
     _gauge("spag_ray_buffer_episodes", "episodes", "episodes that wait for the learner", "buffer", "waiting"),
     _gauge("spag_ray_buffer_age_seconds", "seconds", "age of the oldest waiting episode", "buffer", "oldest_s"),
@@ -168,6 +189,23 @@ METRICS: tuple[Metric, ...] = (
         "stream",
         "waited_s",
         at_start=_ONCE,
+    ),
+    _gauge(
+        "spag_ray_staleness_mean_versions", "versions", "age of a version's games, mean", "stream", "staleness_mean"
+    ),
+    _gauge("spag_ray_staleness_max_versions", "versions", "age of the oldest of them", "stream", "staleness_max"),
+    # iterations
+    _gauge("spag_ray_iteration_seconds", "seconds", "newest round, or version of a stream", "iteration", "seconds"),
+    _gauge(
+        "spag_ray_iteration_activity_seconds",
+        "seconds",
+        "its parts; generate to checkpoint do not overlap, the idle times are beside them",
+        "iteration",
+        r"(?P<activity>\w+)_s",
+        ("activity",),
+    ),
+    _gauge(
+        "spag_ray_optimiser_steps", "steps", "optimiser steps so far, of the policy with the most", "iteration", "step"
     ),
     # the learner
     _counter("spag_ray_learner_steps_total", "steps", "optimiser steps", "step", labels=_LEARNS),

@@ -88,6 +88,12 @@ class Recorder:
                     self._exporter.take(update)
         self._hear(line)
 
+    @property
+    def num_steps(self) -> int:
+        """Optimiser steps so far, of all attempts, of the policy with the most."""
+        with self._lock:
+            return self._curves.num_steps
+
     def last(self, kind: str | None, count: int) -> list[dict[str, Any]]:
         """The last `count` lines (at most MAX_KEPT) of one kind, or of all if `kind` is None; the newest is last."""
         with self._lock:

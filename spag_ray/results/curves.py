@@ -7,9 +7,9 @@ Points(axis='seconds', x=0, time=9.0, values={'checkpoint/seconds': 0.5, 'checkp
 
 A curve's name is kind/field, followed by labels if several curves have that name: the phase, the policy, the seat, the
 game. The x-axis depends on the kind of line. Learner steps are drawn over the policy's optimiser steps, counted through
-all stages. Values of a version of the weights are drawn over its number. Everything else is drawn over seconds since
-the start of the run. x only increases: if a resumed run repeats steps that came after the checkpoint, their first
-values are drawn (metrics.jsonl has both).
+all stages, and so are iterations, whose version and seconds connect the axes. Values of a version of the weights are
+drawn over its number. Everything else is drawn over seconds since the start of the run. x only increases: if a resumed
+run repeats steps that came after the checkpoint, their first values are drawn (metrics.jsonl has both).
 """
 
 from __future__ import annotations
@@ -20,7 +20,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from spag_ray.results.lines import OF_GAMES, ExploitabilityLine, Line, PlayLine, StepLine, StreamLine, SyncLine
+from spag_ray.results.lines import (
+    OF_GAMES,
+    ExploitabilityLine,
+    IterationLine,
+    Line,
+    PlayLine,
+    StepLine,
+    StreamLine,
+    SyncLine,
+)
 from spag_ray.stages import Stage, StageKind
 
 Axis = Literal["optimiser_step", "version", "seconds"]
@@ -48,6 +57,7 @@ _KINDS = {
     "sync": _Kind("version", ("policy",)),
     "play": _Kind("version", ("stage",)),
     "stream": _Kind("version"),
+    "iteration": _Kind("optimiser_step"),
     "samples": _Kind("version"),
     "evaluation": _Kind("version", ("task", "metric", "policy")),
     "held_out": _Kind("version", ("stage",)),
@@ -68,6 +78,11 @@ class Curves:
         self._version = 0
         self._steps = _Steps()
         self._reached: dict[tuple[str, ...], int] = {}
+
+    @property
+    def num_steps(self) -> int:
+        """Optimiser steps in all stages so far, of the policy with the most."""
+        return self._steps.num_done
 
     def points(self, time: float, line: Line | None) -> Points | None:
         """`time`: when the line was written, in seconds since the epoch. Returns None for a line that draws nothing,
@@ -99,6 +114,8 @@ class Curves:
         match line:
             case StepLine():
                 x = self._steps.number(line.policy, line.stage, line.report.step)
+            case IterationLine():
+                x = line.step
             case SyncLine():
                 x = line.report.version
             case PlayLine() | StreamLine() | ExploitabilityLine():
@@ -121,6 +138,10 @@ class _Steps:
     def __init__(self) -> None:
         self._before: dict[tuple[str, str], int] = {}
         self._done: dict[str, int] = {}
+
+    @property
+    def num_done(self) -> int:
+        return max(self._done.values(), default=0)
 
     def number(self, policy: str, stage: str, step: int) -> int:
         before = self._before.setdefault((policy, stage), self._done.get(policy, 0) + 1 - step)

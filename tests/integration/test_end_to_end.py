@@ -130,6 +130,13 @@ def test_a_run_imitates_plays_learns_syncs_and_says_what_happened(
     # The engine played the learner's newest weights: its log-probabilities are the learner's.
     assert all(line["mismatch_mean"] == pytest.approx(1.0, abs=0.01) for line in steps if line["stage"] != "imitated")
 
+    iterations = [line for line in metrics if line["kind"] == "iteration"]
+    assert [line["stage"] for line in iterations] == ["spag-1", "spag-2"]
+    assert iterations[-1]["step"] == len(steps)
+    for line in iterations:
+        parts = ("generate_s", "score_s", "train_s", "sync_s", "evaluate_s", "checkpoint_s")
+        assert 0.95 * line["seconds"] < sum(line[name] for name in parts) <= line["seconds"] + 0.01
+
     drawn = drawn_by_tensorboard(folder)
     for field in ("loss", "entropy", "num_target_tokens", "compute_s", "skipped"):
         points = drawn[f"step/{field}/imitation"] + drawn[f"step/{field}/self_play"]

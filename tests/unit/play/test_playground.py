@@ -14,6 +14,7 @@ from cluster.buffer.stream import StreamCounts
 from cluster.schedules import rounds
 from cluster.schedules.playground import Playground
 from cluster.schedules.stream import Stream
+from cluster.tracking.time_split import TimeSplit
 from cluster.types import Seat
 from spag_ray.config.loading import parse_config
 from spag_ray.episodes.game_count import GameCount
@@ -109,6 +110,7 @@ def test_the_rates_of_a_round_are_of_the_games_that_engines_played_in_this_attem
 def test_a_line_of_a_stream_has_the_staleness_of_the_games_that_came_since_the_last() -> None:
     counts = StreamCounts(lag=Counter({0: 10, 1: 4}))  # a resumed stream has counts
     lines: list[StreamLine] = []
+    split = TimeSplit()
     answers: dict[str, Any] = {
         "stream_counts": counts,
         "count": GameCount(num_tokens=80),
@@ -126,6 +128,7 @@ def test_a_line_of_a_stream_has_the_staleness_of_the_games_that_came_since_the_l
         "versions": dict,
         "poll_health": lambda: None,
         "elastic": SimpleNamespace(),
+        "split": split,
     }
     stream = Stream(Playground(**parts), {})
     counts.lag.update({1: 3, 2: 1})
@@ -135,4 +138,5 @@ def test_a_line_of_a_stream_has_the_staleness_of_the_games_that_came_since_the_l
     assert (first.staleness_mean, first.staleness_max) == (1.25, 2)
     assert (second.staleness_mean, second.staleness_max) == (None, None), "no episode was counted since"
     assert first.figures.tie_share == 1.0
+    assert set(split.taken()[1]) == {"generate"}
     assert first.lags == {0: 10, 1: 7, 2: 1}

@@ -32,6 +32,7 @@ from cluster.run.training import train
 from cluster.run.training_verbs import Trainer
 from cluster.schedules.league import LeaguePlay
 from cluster.schedules.seating import Seating
+from cluster.tracking.time_split import TimeSplit
 from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
@@ -232,6 +233,7 @@ class Life(Trainer):
         self.words = taboo_words(WORDS, config.seed, attacker_seats=2)
         self.league = LeaguePlay(config, self.lease, policies, publisher, seating, silent)
         ground: Any = SimpleNamespace(config=config, folder=folder, status=silent, buffer_metrics=silent, life=self)
+        ground.split, ground.version = TimeSplit(), 0
         samples = StageSamples(config, silent, silent, {"policy"}, silent)
         quiet = (
             "status",

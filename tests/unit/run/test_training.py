@@ -18,6 +18,7 @@ from cluster.run.control import RunControl
 from cluster.run.training import MAX_UNDECIDED, train
 from cluster.run.training_verbs import Trainer, asks_tasks
 from cluster.tracking.callbacks import Callbacks
+from cluster.tracking.time_split import TimeSplit
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import decode
@@ -105,6 +106,12 @@ class Played:
             raise RunFolderError("no room for the model")
 
     @contextmanager
+    def iteration(self, stage: Stage) -> Iterator[None]:
+        self.asked.append(f"iteration {stage}")
+        yield
+        self.asked.append("iteration ends")
+
+    @contextmanager
     def streaming(self, state: RunState) -> Iterator[Any]:
         self.asked.append("streaming")
         yield self
@@ -129,7 +136,7 @@ STREAM = {
 
 def asked_by_train(run: Any) -> list[str]:
     assert train(run) == []
-    return [each for each in run.asked if not each.startswith(("record_opponents", "new_version"))]
+    return [each for each in run.asked if not each.startswith(("record_opponents", "new_version", "iteration"))]
 
 
 def test_the_rounds_of_a_run_from_its_beginning() -> None:
@@ -141,6 +148,17 @@ def test_the_rounds_of_a_run_from_its_beginning() -> None:
         "self_play spag-2", "learn spag-2", "checkpoint spag-2", "save spag-2", "publish", "evaluate spag-2",
         "end_learning", "match_with imitated", "end",
     ]  # fmt: skip
+
+
+def test_a_round_and_a_version_of_a_stream_are_an_iteration_from_play_to_evaluation() -> None:
+    run = Played(ROUNDS | {"self_play": {"rounds": 1}})
+    train(run)
+    of_round = run.asked[run.asked.index("iteration spag-1") + 1 : run.asked.index("iteration ends")]
+    assert (of_round[0], of_round[-1]) == ("self_play spag-1", "evaluate spag-1")
+    run = Played(STREAM, outcomes=[Outcome.ATTACKER_WINS] * 4)
+    train(run)
+    stages = [each for each in run.asked if each.startswith("iteration") and each != "iteration ends"]
+    assert stages == ["iteration spag-1"] * 2 + ["iteration spag-2"] * 2
 
 
 def test_a_run_goes_on_after_the_round_that_was_saved() -> None:
@@ -245,6 +263,7 @@ def saves_missing(folder: Path, state: RunState, config: dict[str, Any], is_in_s
             done.append("wake engines")
 
     trainer: Any = Trainer.__new__(Trainer)
+    trainer._split = TimeSplit()
     trainer.config = RunConfig.model_validate(config)
     trainer._parts = SimpleNamespace(
         policies=[Policy(folder, is_in_stage)], publisher=Publisher(), status=StatusBoard(lambda: 1, GameNames())
@@ -273,6 +292,7 @@ def test_a_model_of_an_abandoned_attempt_is_not_taken_for_that_of_the_new_checkp
     for name in ("config.json", "model.safetensors", "tokenizer_config.json"):
         (tmp_path / "spag-1" / name).write_text("{}")
     trainer: Any = Trainer.__new__(Trainer)
+    trainer._split = TimeSplit()
     trainer._parts = SimpleNamespace(
         policies=[Policy(tmp_path)],
         publisher=SimpleNamespace(wake_learners=lambda: None),

@@ -1,0 +1,90 @@
+"""Where an iteration's time goes: what the loop waits for, each second once."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cluster.run.training_verbs import Trainer
+from cluster.tracking.curves import Curves
+from cluster.tracking.time_split import TimeSplit
+from spag_ray.results.lines import IterationLine
+from spag_ray.stages import Stage
+
+
+class Clock:
+    """Stands still until somebody waits."""
+
+    now = 5.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_a_phase_inside_another_takes_its_time_from_that() -> None:
+    clock = Clock()
+    split = TimeSplit(clock)
+    with split.phase("train"):
+        clock.wait(2)
+        with split.phase("score"):
+            clock.wait(3)
+        with split.phase("checkpoint"):
+            clock.wait(4)
+        clock.wait(1)
+    clock.wait(0.5)
+    assert split.taken() == (10.5, {"train": 3.0, "score": 3.0, "checkpoint": 4.0})
+
+
+def test_a_phase_that_fails_has_ended() -> None:
+    clock = Clock()
+    split = TimeSplit(clock)
+
+    def save() -> None:
+        with split.phase("checkpoint"):
+            clock.wait(2)
+            raise OSError("full")
+
+    with pytest.raises(OSError, match="full"):
+        save()
+    clock.wait(3)
+    with split.phase("generate"):
+        clock.wait(1)
+    assert split.taken() == (6.0, {"checkpoint": 2.0, "generate": 1.0})
+
+
+def test_the_line_of_an_iteration_has_what_occurred_in_it_and_the_learners_idle_time() -> None:
+    clock = Clock()
+    split = TimeSplit(clock)
+    lines: list[IterationLine] = []
+    recorder = SimpleNamespace(record=lines.append, num_steps=12)
+    ground = SimpleNamespace(split=split, version=3)
+    parts: Any = SimpleNamespace(config=None, samples=None, recorder=recorder, ground=ground)
+    trainer = Trainer(parts, recovery=None)  # type: ignore[arg-type]
+    clock.wait(100)  # before the iteration
+    with trainer.iteration(Stage.of_round(2)):
+        with split.phase("generate"):
+            clock.wait(6)
+        with split.phase("train"):
+            clock.wait(3)
+        clock.wait(0.5)
+        with split.phase("sync"):
+            clock.wait(1)
+    (line,) = lines
+    assert line == IterationLine("spag-2", 3, 12, 10.5, generate_s=6.0, train_s=3.0, sync_s=1.0, learner_idle_s=6.5), (
+        "nothing was evaluated: that is left out, not 0"
+    )
+    with pytest.raises(OSError, match="lost"), trainer.iteration(Stage.of_round(3)):
+        raise OSError("lost")
+    assert len(lines) == 1
+
+
+def test_iterations_are_drawn_over_optimiser_steps_with_their_version() -> None:
+    points = Curves().points(5.0, IterationLine("spag-2", 3, 12, 10.5, train_s=3.0))
+    assert points is not None
+    assert (points.axis, points.x) == ("optimiser_step", 12)
+    assert points.values == {"iteration/version": 3.0, "iteration/seconds": 10.5, "iteration/train_s": 3.0}
