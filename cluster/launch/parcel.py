@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,8 +49,13 @@ _UNUSED = (
     "spag_ray/games/taboo/deck_check.py",
     "spag_ray/results/reasoning.py",
 )
-_OF_SEEDS = ("cluster/commands/seeds.py", "cluster/monitor/comparison.py")
-_OF_TASKS = ("actors/lm_eval_model.py", "actors/lm_eval_tasks.py")
+_ONLY_FOR = {  # what not every job does: files and folders that no other job uses
+    "tasks": ("actors/lm_eval_model.py", "actors/lm_eval_tasks.py", "configs/tasks", "spag_ray/_configs/tasks"),
+    "own games": ("spag_ray/game/conformance.py",),
+    "seeds": ("cluster/commands/seeds.py", "cluster/monitor/comparison.py"),
+    "openspiel": ("spag_ray/games/openspiel_game.py",),
+    "textarena": tuple(f"spag_ray/games/textarena_{part}.py" for part in ("game", "moves", "table")),
+}
 _UNUSED_FOLDERS = ("cluster/gpu_check", "spag_ray/results/export")
 
 
@@ -63,10 +68,7 @@ def parcel_of(config: RunConfig, console: Console, is_listed: bool = False, has_
     """
     with tempfile.TemporaryDirectory(prefix="spag-ray-job-") as name:
         folder = Path(name)
-        packages = package_files(
-            bool(config.evaluation.tasks), any(game.full_name not in SHIPPED for game in config.games), has_seeds
-        )
-        for source, target in [*packages, *named_files(config)]:
+        for source, target in [*package_files(needs_of(config, has_seeds)), *named_files(config)]:
             (folder / target).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, folder / target)
         write_config(folder / "run.yaml", config, for_elsewhere=True)
@@ -89,11 +91,20 @@ def parcel_of(config: RunConfig, console: Console, is_listed: bool = False, has_
         yield folder
 
 
-def package_files(
-    has_tasks: bool = False, checks_games: bool = False, has_seeds: bool = False
-) -> list[tuple[Path, Path]]:
+def needs_of(config: RunConfig, has_seeds: bool = False) -> set[str]:
+    """What a job of this configuration does of _ONLY_FOR."""
+    found = {game.name for game in config.games if game.name in _ONLY_FOR}
+    checks = {
+        "tasks": bool(config.evaluation.tasks),
+        "own games": any(game.full_name not in SHIPPED for game in config.games),
+        "seeds": has_seeds,
+    }
+    return found | {name for name, holds in checks.items() if holds}
+
+
+def package_files(needs: Container[str] = ()) -> list[tuple[Path, Path]]:
     """(file here, its path in the job) for the packages and configs/, without files that .gitignore names and those
-    that no job uses."""
+    that no job with these needs uses."""
     found = []
     for package in PACKAGES:
         spec = importlib.util.find_spec(package)
@@ -104,22 +115,16 @@ def package_files(
     configs = root.parent / "configs"
     if configs.is_dir():  # in a checkout; an installed package has them in spag_ray/
         found += [(configs / path, Path("configs") / path) for path in _contents(configs).files]
-    return [(file, sent) for file, sent in found if is_sent(sent, has_tasks, checks_games, has_seeds)]
+    return [(file, sent) for file, sent in found if is_sent(sent, needs)]
 
 
-def is_sent(file: Path, has_tasks: bool = False, checks_games: bool = False, has_seeds: bool = False) -> bool:
-    """Whether a job may use this file: not other commands and what they alone use, shipped configurations of runs, the
-    checks of GPUs, which start runs of their own, tasks and their code where no stage is evaluated by tasks, the check
-    of games where shipped ones alone are played, what trains several seeds where a job has one, nor the server of games
-    but for what the command line imports.
-    """
-    of_tasks = any(map(file.is_relative_to, ("configs/tasks", "spag_ray/_configs/tasks")))
-    if of_tasks or file.as_posix() in _OF_TASKS:
-        return has_tasks
-    if file.as_posix() in _OF_SEEDS:
-        return has_seeds
-    if file == Path("spag_ray/game/conformance.py"):
-        return checks_games
+def is_sent(file: Path, needs: Container[str] = ()) -> bool:
+    """Whether a job with these needs may use this file: not other commands and what they alone use, shipped
+    configurations of runs, the checks of GPUs, which start runs of their own, nor the servers of pages but for what the
+    command line imports."""
+    for name, files in _ONLY_FOR.items():
+        if any(map(file.is_relative_to, files)):
+            return name in needs
     for folder, used in _USED_OF.items():
         if file.is_relative_to(folder):
             return file.name in used

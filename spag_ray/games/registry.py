@@ -27,13 +27,15 @@ from spag_ray.errors import ConfigError, meant, meant_path
 from spag_ray.game.game_form import check_form
 from spag_ray.game.protocol import TABOO, Configured, Game
 from spag_ray.games.kuhn import KuhnPoker
-from spag_ray.games.openspiel_game import OpenSpielGame
 from spag_ray.games.taboo.game import TabooGame
-from spag_ray.games.textarena_game import TextArenaGame
 
 GROUP = "spag_ray.games"
 SHIPPED: dict[str, Callable[[], Game]] = {TABOO: TabooGame, "kuhn": KuhnPoker}
-_PACKAGES_OF_GAMES: dict[str, Callable[[str], Game]] = {"textarena": TextArenaGame, "openspiel": OpenSpielGame}
+# Imported when played: a job that plays none is not sent them (cluster/launch/parcel.py).
+_PACKAGES_OF_GAMES = {
+    "textarena": ("spag_ray.games.textarena_game", "TextArenaGame"),
+    "openspiel": ("spag_ray.games.openspiel_game", "OpenSpielGame"),
+}
 _FROM_FILES = "spag_ray_game_"
 _OURS = ("spag_ray", "actors", "learners", "cluster")
 _PACKAGES: set[str] = set()  # the names of packages that were imported from a user's folder
@@ -64,7 +66,8 @@ def game_maker(name: str, config: RunConfig | None = None) -> Callable[[], Game]
         return _of_run(SHIPPED[name], config)
     package, _, env = name.partition(":")
     if package in _PACKAGES_OF_GAMES and env:
-        return functools.partial(_PACKAGES_OF_GAMES[package], env)
+        module, of_env = _PACKAGES_OF_GAMES[package]
+        return functools.partial(getattr(importlib.import_module(module), of_env), env)
     if ":" not in name:
         known = {point.name: point for point in entry_points(group=GROUP)}
         if name not in known:

@@ -20,6 +20,8 @@ from spag_ray.config.loading import load_config, parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
 
+OF_OTHERS = {"openspiel_game.py", "textarena_game.py", "textarena_moves.py", "textarena_table.py"}
+
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -68,6 +70,16 @@ def test_of_a_folder_a_job_is_sent_neither_ignored_files_nor_git_nor_what_links_
     assert sent_of(with_tasks()) == wanted, "a .gitignore is heeded outside a checkout, too"
     git(here / "tasks", "init", "-q")
     assert sent_of(with_tasks()) == wanted, "the folder may be a repository itself"
+
+
+def test_games_of_other_packages_are_sent_where_they_are_played() -> None:
+    def sent(name: str, env: str) -> set[str]:
+        with parcel_of(parse_config({"game": {"name": name, "env": env}}), Console(quiet=True)) as folder:
+            return {path.name for path in (folder / "spag_ray" / "games").glob("*_*.py")} & OF_OTHERS
+
+    assert sent("openspiel", "leduc_poker") == {"openspiel_game.py"}
+    assert sent("textarena", "TicTacToe-v0") == OF_OTHERS - {"openspiel_game.py"}
+    assert not {str(target) for _, target in package_files()} & {f"spag_ray/games/{name}" for name in OF_OTHERS}
 
 
 def test_a_folder_that_git_ignores_and_a_link_out_of_here_are_refused(here: Path, tmp_path: Path) -> None:
@@ -138,7 +150,7 @@ def test_a_job_is_sent_little_and_every_module_that_a_sent_one_imports_at_once()
 
 
 def test_a_job_of_several_seeds_is_sent_what_trains_and_compares_them() -> None:
-    sent = {str(target): source for source, target in package_files(has_seeds=True)}
+    sent = {str(target): source for source, target in package_files({"seeds"})}
     more = sent.keys() - {str(target) for _, target in package_files()}
     assert more == {"cluster/commands/seeds.py", "cluster/monitor/comparison.py"}
     assert lacking_of(sent) == set()
