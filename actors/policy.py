@@ -16,10 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from spag_ray.errors import EngineError
 from spag_ray.game.rules import Role
+from spag_ray.results.lines import EngineFigures
 from spag_ray.weights.snapshot import Snapshot
 
 WakePart = Literal["all", "weights", "kv_cache"]
@@ -92,6 +93,15 @@ def refuse_adapter(policy: str, adapter: str | None) -> None:
     """Raises EngineError if a request to a policy that has no adapters names one."""
     if adapter is not None:
         raise EngineError(f"{policy} holds no adapter {adapter!r}: it has none; engines of engine.kind: vllm have them")
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """A policy that measures itself: vLLM's."""
+
+    def take_figures(self) -> EngineFigures:
+        """Since the last call."""
+        ...
 
 
 class Policy(Protocol):

@@ -18,6 +18,7 @@ from spag_ray.config.engine import EngineConfig
 from spag_ray.config.vllm_arguments import unknown_argument
 from spag_ray.errors import EngineError, WeightSyncError, reason_of
 from spag_ray.host.plain_path import plain_path
+from spag_ray.results.lines import EngineFigures
 from spag_ray.weights.snapshot import Snapshot
 
 _SLEEPERS = frozenset({"weights", "kv_cache"})  # the parts that vLLM puts to sleep and wakes separately
@@ -71,13 +72,16 @@ class VllmPolicy:
         from vllm.v1.engine.async_llm import AsyncLLM
 
         from actors.vllm_models.plugin import register
+        from actors.vllm_stats import EngineStats
 
         register()
         on_cpu = current_platform.is_cpu()
         enters(LOADING if on_cpu else f"{LOADING} and compiling")
         try:
             with plain_path(model) as plain:  # the folder is not read again after the start
-                engine = AsyncLLM.from_engine_args(_engine_arguments(plain, config, seed, on_cpu))
+                engine = AsyncLLM.from_engine_args(
+                    _engine_arguments(plain, config, seed, on_cpu), stat_loggers=[EngineStats]
+                )
         except (ValueError, RuntimeError, OSError, ImportError) as error:
             raise EngineError(f"vLLM cannot load {model}: {reason_of(error)}") from error
         return cls(engine, name, version, config.max_model_len, on_cpu, channel)
@@ -90,6 +94,12 @@ class VllmPolicy:
     @property
     def is_dead(self) -> bool:
         return bool(self._engine.errored) and not self._is_closed  # vLLM also says so of an engine that was shut down
+
+    def take_figures(self) -> EngineFigures:
+        """What vLLM measured since the last call; nothing in an engine that was made without statistics."""
+        loggers = getattr(self._engine.logger_manager, "stat_loggers", ())
+        found = [each.take() for each in loggers if hasattr(each, "take")]
+        return found[0] if found else EngineFigures()
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
         return list(await asyncio.gather(*(self._generate_one(request) for request in requests)))

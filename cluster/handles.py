@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAli
 if TYPE_CHECKING:  # a session (console.py) imports this, and has little installed
     from actors.policy import Score, WakePart
     from spag_ray.config.engine import EngineConfig
+    from spag_ray.results.lines import EngineFigures
     from spag_ray.weights.snapshot import Bucket
 
 P = ParamSpec("P")
@@ -124,6 +125,9 @@ class EngineHandle(ActorHandle, Protocol):
 
     @remote_method
     def heartbeat(self, hold_s: float = 0.0) -> tuple[int, float]: ...
+
+    @remote_method
+    def figures(self) -> EngineFigures: ...
 
     @remote_method
     def score(

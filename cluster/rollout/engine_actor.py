@@ -7,13 +7,14 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import ray
 
 from actors.engine_process import start_engine
-from actors.policy import Policy, Score, WakePart
+from actors.policy import Measured, Policy, Score, WakePart
 from cluster.handles import EngineHandle, Packed, Ref, SavedWeights
 from cluster.rollout.engine_faults import EngineLog, start_fault
 from cluster.rollout.request_queue import RequestQueue
@@ -22,6 +23,7 @@ from cluster.runtime.ray_session import collect_seldom, redirect_output, set_env
 from spag_ray.channels.object_store import FetchedSnapshot
 from spag_ray.config.engine import EngineConfig
 from spag_ray.errors import EngineError
+from spag_ray.results.lines import EngineFigures
 from spag_ray.weights.snapshot import Bucket
 
 STARTING, IMPORTING = "starting its process", "importing"  # phases of a start; the engine itself names the next ones
@@ -92,6 +94,12 @@ class EngineActor:
         if self._queue is None or self._num_loads or self._is_updating:
             return 0, 0.0
         return self._queue.num_pending, self._queue.idle_s
+
+    async def figures(self) -> EngineFigures:
+        """What the engine measured since the last call."""
+        seconds, busy_s = self._open_queue.take_busy_s()
+        found = self._engine.take_figures() if isinstance(self._engine, Measured) else EngineFigures()
+        return replace(found, seconds=round(seconds, 3), busy_share=round(busy_s / seconds, 4) if seconds else None)
 
     @contextlib.contextmanager
     def _loading(self) -> Iterator[None]:

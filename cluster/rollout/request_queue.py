@@ -77,7 +77,8 @@ class RequestQueue:
         self._clients: dict[str, _Client] = {}
         self._serials = count()
         self._num_scores = 0
-        self._answered = time.monotonic()
+        self._answered = self._counted = self._asked = time.monotonic()
+        self._busy_s, self._is_busy = 0.0, False
 
     @property
     def num_pending(self) -> int:
@@ -87,6 +88,20 @@ class RequestQueue:
     def idle_s(self) -> float:
         """Seconds since the last answer, or since the first request after an idle time."""
         return time.monotonic() - self._answered
+
+    def take_busy_s(self) -> tuple[float, float]:
+        """(seconds since the last call, those of them with something to answer)"""
+        self._count_busy()
+        found = self._counted - self._asked, self._busy_s
+        self._asked, self._busy_s = self._counted, 0.0
+        return found
+
+    def _count_busy(self) -> None:
+        """Call when there is something new to answer, or less than before."""
+        now = time.monotonic()
+        if self._is_busy:
+            self._busy_s += now - self._counted
+        self._counted, self._is_busy = now, self.num_pending > 0
 
     def touch(self) -> None:
         """Restart the idle time: nothing could be answered until now."""
@@ -110,6 +125,7 @@ class RequestQueue:
             request_id = packed[0]
             assert request_id not in asker.tasks, f"{request_id} is asked for twice at once"
             asker.tasks[request_id] = asyncio.create_task(self._answer(asker, packed))
+        self._count_busy()
         before = asker.held
         held = asker.held = _Held(gather_s)
         if before is not None:
@@ -137,6 +153,7 @@ class RequestQueue:
             )
         for task in asker.tasks.values():
             task.cancel()
+        self._count_busy()
 
     async def score(
         self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float, adapter: str | None = None
@@ -145,6 +162,7 @@ class RequestQueue:
         if not self.num_pending:
             self.touch()
         self._num_scores += 1
+        self._count_busy()
         try:
             async with self._turns.of(adapter) as held:
                 return await self._policy.score(sequences, temperature, held)
@@ -153,6 +171,7 @@ class RequestQueue:
             raise
         finally:
             self._num_scores -= 1
+            self._count_busy()
             self.touch()
 
     def _end_if_dead(self) -> None:
@@ -173,6 +192,7 @@ class RequestQueue:
             answer = (request_id, f"{type(error).__name__}: {error}")
             self._end_if_dead()
         del asker.tasks[request_id]
+        self._count_busy()
         self.touch()
         asker.finished.append(answer)
         if asker.held is not None:

@@ -13,6 +13,7 @@ from cluster.buffer.buffer_client import Buffer
 from cluster.buffer.buffer_metrics import BufferMetrics
 from cluster.fleet.drained_nodes import DrainedNodes
 from cluster.fleet.elastic_engines import ElasticEngines
+from cluster.fleet.engine_meter import EngineMeter
 from cluster.fleet.fleet import Fleet
 from cluster.fleet.publisher import Publisher
 from cluster.learning.learning_policy import LearningPolicy
@@ -155,6 +156,7 @@ def build_parts(
         poll_health=health.poll,
         versions=lambda: {policy.name: policy.version for policy in policies},
         elastic=elastic,
+        meter=EngineMeter(fleet.roster, recorder),
     )
     for policy in policies:
         policy.training.split = ground.split

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from statistics import fmean
 
 from actors.league import Opponents
 from actors.models import BUILT_IN
@@ -22,8 +23,8 @@ from spag_ray.episodes.episode import Episode
 from spag_ray.game.rules import Role
 from spag_ray.game.share_plan import SharePlan
 from spag_ray.game.words import Scenario
-from spag_ray.results.lines import IterationLine
-from spag_ray.results.matches import Match
+from spag_ray.results.lines import EloLine, IterationLine
+from spag_ray.results.matches import Match, of_game
 from spag_ray.results.model_card import SMOLLM2, BaseModel, write_cards
 from spag_ray.results.saved_models import is_complete, make_incomplete
 from spag_ray.stages import BASE, EXPERT, IMITATED, Stage
@@ -42,8 +43,13 @@ class Trainer:
     @contextmanager
     def iteration(self, stage: Stage) -> Iterator[None]:
         """A round, or a version of a stream: a line says where its time went, unless the block fails."""
+        meter, is_stream = self._parts.ground.meter, self.config.schedule == "stream"
+        meter.take()
+        meter.idle_share()
         self._split.restart()
         yield
+        meter.take(str(stage) if is_stream else None, self._parts.ground.version)
+        idle_share = meter.idle_share()
         seconds, of_phase = self._split.taken()
         waited = {f"{phase}_s": round(value, 3) for phase, value in of_phase.items()}
         self._parts.recorder.record(
@@ -52,6 +58,7 @@ class Trainer:
                 version=self._parts.ground.version,
                 step=self._parts.recorder.num_steps,
                 seconds=round(seconds, 3),
+                engines_idle_s=None if idle_share is None else round(seconds * idle_share, 3),
                 learner_idle_s=round(seconds - sum(of_phase.get(phase, 0.0) for phase in OF_LEARNER), 3),
                 **waited,
             )
@@ -192,6 +199,7 @@ class Trainer:
             attacker, defender = (self._parts.seating.newest(role, self.config.evaluation.temperature) for role in Role)
             self._parts.matches.play(attacker, defender, Stage.evaluation(str(stage)))
             self._parts.frozen.evaluate(stage)
+            self._record_elo(stage)
         for each in self._parts.exploitability:
             each.measure(stage)
         if asks_tasks(self.config, stage):
@@ -209,6 +217,25 @@ class Trainer:
         """The newest weights against those of an earlier stage, in both seats."""
         last = Stage.of_round(self.config.self_play.rounds)
         self._parts.frozen.meet(last, stage, self.config.evaluation.games)
+        self._record_elo(last)
+
+    def _record_elo(self, stage: Stage) -> None:
+        """How much better the stage is than the first one, if matches say it."""
+        from spag_ray.results.standings import elo  # numpy and scipy: only where matches are played
+
+        for game in self.config.game_names:
+            if (found := elo(of_game(self._parts.matches.results, game), str(stage))) is not None:
+                against, seats = found
+                self._parts.recorder.record(
+                    EloLine(
+                        stage=str(stage),
+                        game=game,
+                        version=self._parts.ground.version,
+                        against=against,
+                        elo=round(fmean(seats.values()), 1),
+                        seats={str(role): value for role, value in seats.items()},
+                    )
+                )
 
     def end_learning(self) -> None:
         """Training is done: engines may take the learners' places."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from cluster.buffer.buffer_client import Buffer
 from cluster.buffer.buffer_metrics import BufferMetrics
 from cluster.fleet.elastic_engines import ElasticEngines
+from cluster.fleet.engine_meter import EngineMeter
 from cluster.fleet.fleet import Fleet
 from cluster.monitor.status_board import StatusBoard
 from cluster.planning.placement import num_on_one_gpu
@@ -36,6 +37,7 @@ class Playground:
     poll_health: Callable[[], None]
     versions: Callable[[], dict[str, int]]
     elastic: ElasticEngines
+    meter: EngineMeter
     split: TimeSplit = field(default_factory=TimeSplit)
 
     @property

@@ -53,9 +53,11 @@ def play_round(
                 "those that the run was started with, or start another run"
             )
     tasks = [task for task in all_tasks if task.number not in there]
+    ground.meter.take()
     began = time.perf_counter()
     _play_all(ground, stage, len(all_tasks), tasks, seats)
     seconds = time.perf_counter() - began
+    ground.meter.take(stage, ground.version)
     ground.buffer_metrics.sample(now=True)
     episodes = [decode(data) for data in ground.buffer.get(ground.buffer.handle.take.remote(stage))]
     is_sampled = any(seat.cards is None and seat.endpoint is None for seat in seats.values())

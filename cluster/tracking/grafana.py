@@ -73,6 +73,14 @@ PANELS: dict[str, tuple[Panel, ...]] = {
         Panel("Episodes evicted, repeated", ("episodes_evicted_total", "episodes_repeated_total"), rare=True),
         Panel("Learner waits for games", ("learner_wait_seconds_total",)),
     ),
+    "Engines": (
+        Panel("KV cache in use", ("engine_kv_cache_mean_ratio", "engine_kv_cache_max_ratio")),
+        Panel("Requests preempted", ("engine_preemptions_total",), rare=True),
+        Panel("Prompt tokens cached", ("engine_prefix_hit_ratio",)),
+        Panel("Requests", tuple(f"engine_{n}_requests" for n in ("running_mean", "running_max", "waiting_max"))),
+        Panel("Busy", ("engine_busy_ratio", "engine_gpu_busy_ratio")),
+        Panel("GPU memory", ("engine_gpu_memory_bytes",)),
+    ),
     "Learner": (
         Panel(
             "Loss terms",
@@ -122,6 +130,10 @@ PANELS: dict[str, tuple[Panel, ...]] = {
         Panel("Could have known, in nats", ("could_have_known_nats",)),
         Panel("Collapse: alarms", ("collapse_alarms_total",), rare=True),
         Panel("Games against frozen opponents", ("mix_ratio",)),
+    ),
+    "Matches": (
+        Panel("Elo against the first stage", ("elo",)),
+        Panel("Elo by seat", ("elo_of_seat",)),
     ),
     "Solved games": (Panel("Exploitability", ("exploitability",)),),
     "Tasks": (Panel("Scores", ("task_score",)),),

@@ -122,6 +122,10 @@ def _of_games(name: str, unit: str, help: str, value: str, labels: tuple[str, ..
     )
 
 
+def _of_engine(name: str, unit: str, help: str, value: str) -> Metric:
+    return _gauge(f"spag_ray_engine_{name}", unit, help, "engine", value, ("phase", "engine"))
+
+
 def _seconds(name: str, help: str, line: str, labels: tuple[str, ...], buckets: tuple[float, ...]) -> Metric:
     return Metric("histogram", name, "seconds", help, line, "seconds", labels=labels, buckets=buckets)
 
@@ -207,6 +211,24 @@ METRICS: tuple[Metric, ...] = (
     _gauge(
         "spag_ray_optimiser_steps", "steps", "optimiser steps so far, of the policy with the most", "iteration", "step"
     ),
+    # the engines
+    _of_engine("busy_ratio", "ratio", "share of a stage's time with a turn to answer", "busy_share"),
+    _of_engine("kv_cache_mean_ratio", "ratio", "share of vLLM's KV cache in use, mean of its steps", "kv_cache_mean"),
+    _of_engine("kv_cache_max_ratio", "ratio", "the most in use", "kv_cache_max"),
+    _counter(
+        "spag_ray_engine_preemptions_total",
+        "requests",
+        "requests that lost their place in vLLM's KV cache and are computed again",
+        "engine",
+        "preemptions",
+        labels=("phase", "engine"),
+    ),
+    _of_engine("prefix_hit_ratio", "ratio", "share of prompt tokens that vLLM had cached", "prefix_hit_share"),
+    _of_engine("running_mean_requests", "requests", "requests in a step of vLLM, mean", "running_mean"),
+    _of_engine("running_max_requests", "requests", "the most", "running_max"),
+    _of_engine("waiting_max_requests", "requests", "the most that waited for room", "waiting_max"),
+    _of_engine("gpu_memory_bytes", "bytes", "in use on the engine's GPUs, by whomever, the most", "gpu_memory_bytes"),
+    _of_engine("gpu_busy_ratio", "ratio", "share of time in which its GPUs computed, as NVML sees it", "gpu_share"),
     # the learner
     _counter("spag_ray_learner_steps_total", "steps", "optimiser steps", "step", labels=_LEARNS),
     _counter(
@@ -370,6 +392,15 @@ METRICS: tuple[Metric, ...] = (
         "could_have_known_nats",
         ("stage", "game"),
     ),
+    _gauge(
+        "spag_ray_elo",
+        "",
+        "how much better the newest stage is than the first, on Elo's scale",
+        "elo",
+        "elo",
+        ("game",),
+    ),
+    _gauge("spag_ray_elo_of_seat", "", "the same, in a seat", "elo", f"elo/{_SEAT}", ("game", "seat")),
     # solved games
     _gauge(
         "spag_ray_exploitability",

@@ -22,6 +22,8 @@ from typing import Any, Literal
 
 from spag_ray.results.lines import (
     OF_GAMES,
+    EloLine,
+    EngineLine,
     ExploitabilityLine,
     IterationLine,
     Line,
@@ -58,6 +60,8 @@ _KINDS = {
     "play": _Kind("version", ("stage",)),
     "stream": _Kind("version"),
     "iteration": _Kind("optimiser_step"),
+    "elo": _Kind("version"),
+    "engine": _Kind("version", ("phase", "engine")),
     "samples": _Kind("version"),
     "evaluation": _Kind("version", ("task", "metric", "policy")),
     "held_out": _Kind("version", ("stage",)),
@@ -118,7 +122,7 @@ class Curves:
                 x = line.step
             case SyncLine():
                 x = line.report.version
-            case PlayLine() | StreamLine() | ExploitabilityLine():
+            case EloLine() | PlayLine() | EngineLine() | StreamLine() | ExploitabilityLine():
                 x = line.version
             case _ if axis == "version":
                 x = self._version

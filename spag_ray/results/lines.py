@@ -249,6 +249,38 @@ class IterationLine(Line):
 
 
 @dataclass(frozen=True)
+class EngineFigures:
+    """What an engine measured in `seconds`. `busy_share`: of the time, with a turn to answer. The others are vLLM's,
+    while it computed: `kv_cache_mean`, `_max`: share of its KV cache in use; `preemptions`: requests that lost their
+    place in it; `prefix_hit_share`: of prompt tokens, those that were cached; `running_mean`, `_max`, `waiting_max`:
+    requests. `gpu_memory_bytes`: in use on its GPUs, by whomever, the most; `gpu_share`: of the time, in which they
+    computed; both None on CPUs."""
+
+    seconds: float | None = None
+    busy_share: float | None = None
+    kv_cache_mean: float | None = None
+    kv_cache_max: float | None = None
+    preemptions: int | None = None
+    prefix_hit_share: float | None = None
+    running_mean: float | None = None
+    running_max: int | None = None
+    waiting_max: int | None = None
+    gpu_memory_bytes: int | None = None
+    gpu_share: float | None = None
+
+
+@dataclass(frozen=True)
+class EngineLine(Line):
+    """An engine in a stage, or in a version of a stream."""
+
+    kind = "engine"
+    stage: str
+    engine: str
+    version: int
+    figures: EngineFigures
+
+
+@dataclass(frozen=True)
 class SamplesLine(Line):
     """The training samples of a stage's games of a `game`. `decided`: games that give samples. `weights`: {role: weight
     of the games that it won}."""
@@ -265,6 +297,20 @@ class EvaluationLine(Line):
     kind = "evaluation"
     policy: str
     row: Evaluation
+
+
+@dataclass(frozen=True)
+class EloLine(Line):
+    """How much better a stage plays a `game` than the earliest stage that it can be compared with (`against`), on Elo's
+    scale: `seats`, and `elo`, their mean. From all matches so far."""
+
+    kind = "elo"
+    stage: str
+    game: str
+    version: int
+    against: str
+    elo: float
+    seats: Mapping[str, float] = spread("elo/{}", Role)
 
 
 @dataclass(frozen=True)
@@ -431,7 +477,7 @@ class LogDamageLine(Line):
     damage: str
 
 
-OF_GAMES = (PlayLine, GamesLine, SamplesLine, HeldOutLine, ExploitabilityLine)  # with `game`
+OF_GAMES = (PlayLine, GamesLine, SamplesLine, EloLine, HeldOutLine, ExploitabilityLine)  # with `game`
 LINES: dict[str, type[Line]] = {line.kind: line for line in Line.__subclasses__()}
 
 

@@ -30,6 +30,7 @@ from spag_ray.errors import InputError
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.matches import Match
 from spag_ray.results.ratings import PULL, WinMatrix, wilson_interval
+from spag_ray.stages import order_of
 
 NUM_DRAWS = 10_000
 MIN_WORDS = 5  # with fewer, no interval holds
@@ -149,6 +150,29 @@ def largest_group(matches: Sequence[Match]) -> list[Match]:
             seats, members = seats | group[0], group[1] + members
         groups.append((seats, members))
     return max(reversed(groups), key=lambda group: len(group[0]), default=(set(), []))[1]
+
+
+def elo(matches: Sequence[Match], player: str) -> tuple[str, dict[Role, float]] | None:
+    """(the earliest stage that games connect with `player` in both seats, {role: how much better `player` is rated
+    there}), by WinMatrix.ratings. None without such a stage: with itself nothing can be compared.
+
+    >>> from spag_ray.results.matches import Game
+    >>> won, lost = Game("river", Outcome.ATTACKER_WINS, 4), Game("river", Outcome.DEFENDER_WINS, 4)
+    >>> matches = [Match("new", "old", (won,)), Match("old", "new", (lost,)), Match("old", "old", (won, lost))]
+    >>> elo(matches, "new")[0], elo(matches[:2], "new")
+    ('old', None)
+    """
+    connected = largest_group([match for match in matches if match.games])
+    outcomes = WinMatrix()
+    for match in connected:
+        for game in match.games:
+            outcomes.add(match.attacker, match.defender, game.outcome)
+    rated = outcomes.ratings()
+    others = [name for name in players(connected) if name != player and all((name, role) in rated for role in Role)]
+    if not others or any((player, role) not in rated for role in Role):
+        return None
+    first = min(others, key=order_of)
+    return first, {role: round(rated[player, role] - rated[first, role], 1) for role in Role}
 
 
 def ratings(matches: Sequence[Match]) -> dict[tuple[str, Role], Estimate]:

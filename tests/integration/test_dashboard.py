@@ -107,7 +107,9 @@ def scraping(program: str, target: int, folder: Path) -> Iterator[Prometheus]:
 # Shares of guesses and of attacker wins: a tiny model's two games may have none, and then there is nothing to draw.
 SHARES = {"right_share": "spag_ray_right_guess_ratio", "trap_share": "spag_ray_trap_ratio"}
 OF_SOLVED_GAMES = "spag_ray_exploitability"  # the run plays Taboo
-OF_GPUS = {"gpu_tokens_per_second", "spag_ray_learner_mfu_ratio"}  # absent, never 0, where a run has no GPU
+OF_GPUS = {"gpu_tokens_per_second", "spag_ray_learner_mfu_ratio", "spag_ray_engine_gpu_"}  # absent, never 0, on CPUs
+OF_VLLM = {f"spag_ray_engine_{name}_" for name in ("kv_cache", "preemptions", "prefix", "running", "waiting")}
+OF_MATCHES = "spag_ray_elo"  # the run ends with the only ones
 # A gauge that is set as the run ends may not reach Prometheus: both Ray and Prometheus look once a second.
 EXPORT_S = 8
 
@@ -150,8 +152,8 @@ def test_every_panel_shows_something_of_a_real_run(
         run_training(config, tmp_path / "a-run", quiet())
         streamed = tmp_path / "a-run" / "episodes" / "stream.log"
         measured = measured_before(tmp_path / "a-run" / "metrics.jsonl", time.time() - EXPORT_S)
-        absent = set() if torch.cuda.is_available() else OF_GPUS
-        optional = {OF_SOLVED_GAMES, *SHARES.values()} - measured
+        absent = OF_VLLM if torch.cuda.is_available() else OF_VLLM | OF_GPUS  # its engines are transformers'
+        optional = {OF_SOLVED_GAMES, OF_MATCHES, *SHARES.values()} - measured
         empty, num_queries = [], 0
         for panel in panels():
             for target in panel["targets"]:

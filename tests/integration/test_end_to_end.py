@@ -135,7 +135,28 @@ def test_a_run_imitates_plays_learns_syncs_and_says_what_happened(
     assert iterations[-1]["step"] == len(steps)
     for line in iterations:
         parts = ("generate_s", "score_s", "train_s", "sync_s", "evaluate_s", "checkpoint_s")
+        assert 0 < line["engines_idle_s"] < line["seconds"]
         assert 0.95 * line["seconds"] < sum(line[name] for name in parts) <= line["seconds"] + 0.01
+
+    engines = {line["stage"]: line for line in metrics if line["kind"] == "engine"}
+    assert engines.keys() >= {"eval-base", "spag-1", "eval-spag-1", "spag-2", "eval-spag-2"}
+    assert all(line["busy_share"] > 0.3 for line in engines.values() if line["stage"] != "expert")
+    for stage in ("spag-1", "spag-2"):
+        line = engines[stage]
+        assert 0 < line["kv_cache_mean"] <= line["kv_cache_max"] < 1
+        assert 0 < line["running_mean"] <= line["running_max"] <= config.engine.max_num_seqs
+        assert 0 < line["prefix_hit_share"] < 1, "a turn's prompt begins with the game so far"
+        assert line["preemptions"] == 0, "there is room for all"
+        assert "gpu_share" not in line, "there is no GPU"
+
+    (elo,) = (line for line in metrics if line["kind"] == "elo")
+    assert (elo["stage"], elo["against"]) == ("spag-2", "imitated"), "the only other stage that it met"
+    assert elo["elo"] == pytest.approx((elo["elo/attacker"] + elo["elo/defender"]) / 2, abs=0.1)
+    for line in (each for each in metrics if each["kind"] == "play" and each["stage"] != "expert"):
+        assert sum(line[f"win_share/{role}"] for role in Role) + line["tie_share"] + line["breach_share"] == (
+            pytest.approx(1.0, abs=1e-3)
+        )
+        assert 1 <= line["reply_tokens_mean"] <= line["reply_tokens_max"] <= 10
 
     drawn = drawn_by_tensorboard(folder)
     for field in ("loss", "entropy", "num_target_tokens", "compute_s", "skipped"):

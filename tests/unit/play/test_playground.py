@@ -78,6 +78,7 @@ def lines_of(seat: Seat, num_there: int, monkeypatch: pytest.MonkeyPatch, **conf
         "buffer": SimpleNamespace(get=lambda answer: answer, handle=SimpleNamespace(**methods)),
         "buffer_metrics": SimpleNamespace(sample=lambda now: None),
         "recorder": SimpleNamespace(record=lines.append),
+        "meter": SimpleNamespace(take=lambda *_: None),
         "versions": dict,
     }
     clock = iter((10.0, 12.0))

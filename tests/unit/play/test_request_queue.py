@@ -144,3 +144,25 @@ def test_answers_that_nobody_fetches_are_dropped(loop: Any, monkeypatch: pytest.
         assert await asked(queue, "dead") == []
 
     loop.run(scenario())
+
+
+def test_the_time_with_something_to_answer_is_counted(loop: Any) -> None:
+    async def play() -> None:
+        engine = Engine()
+        queue = RequestQueue(cast(Any, engine))
+        await asyncio.sleep(0.1)
+        held = asked(queue, "a", "game/0", "game/1")
+        await asyncio.sleep(0.2)
+        seconds, busy_s = queue.take_busy_s()
+        assert 0.3 <= seconds < 0.6
+        assert 0.2 <= busy_s < seconds - 0.09, "not the time before"
+        engine.may_answer.set()
+        await held
+        await settled()
+        seconds, busy_s = queue.take_busy_s()
+        await asyncio.sleep(0.2)
+        seconds, busy_s = queue.take_busy_s()
+        assert seconds >= 0.2
+        assert busy_s == 0.0, "all is answered"
+
+    loop.run(play())

@@ -15,7 +15,7 @@ from spag_ray.errors import InputError
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results import standings
 from spag_ray.results.matches import Game, Match, others, read_matches, write_matches
-from spag_ray.results.standings import better, players, ratings, score, turns_to_win
+from spag_ray.results.standings import better, elo, players, ratings, score, turns_to_win
 
 
 @pytest.fixture
@@ -233,3 +233,32 @@ def test_turns_to_win_are_those_of_games_that_the_seat_won() -> None:
     assert turns_to_win([Match("x", "y", games)], Role.ATTACKER) == 6
     assert turns_to_win([Match("x", "y", games)], Role.DEFENDER) is None
     assert players([Match("x", "y", games), Match("z", "x", ())]) == ["x", "y", "z"]
+
+
+def test_elo_is_how_much_better_a_stage_is_than_the_first_that_games_connect_it_with() -> None:
+    stages = ["imitated", "spag-1", "spag-2"]
+
+    def exactly(attacker: str, defender: str, share: float) -> Match:
+        wins = round(share * len(WORDS))
+        outcomes = [Outcome.ATTACKER_WINS] * wins + [Outcome.DEFENDER_WINS] * (len(WORDS) - wins)
+        return Match(attacker, defender, tuple(Game(word, each, 4) for word, each in zip(WORDS, outcomes, strict=True)))
+
+    matches = [exactly(stage, stage, 0.5) for stage in stages]
+    for newer, share in (("spag-1", 0.6), ("spag-2", 0.8)):
+        matches += [exactly(newer, "imitated", share), exactly("imitated", newer, 1 - share)]
+    found = {stage: elo(matches, stage) for stage in stages[1:]}
+    values = {}
+    for stage, each in found.items():
+        assert each is not None
+        against, seats = each
+        assert against == "imitated"
+        assert seats.keys() == set(Role)
+        values[stage] = sum(seats.values()) / 2
+    assert values["spag-1"] == pytest.approx(400 * math.log10(0.6 / 0.4), abs=5)
+    assert values["spag-2"] == pytest.approx(400 * math.log10(0.8 / 0.2), abs=15), "odds of 4 to 1, pulled a little"
+
+
+def test_a_stage_that_met_nobody_else_in_both_seats_has_no_elo() -> None:
+    assert elo([], "spag-1") is None
+    assert elo([match("spag-1", "spag-1", 0.5), match("base", "base", 0.5)], "spag-1") is None
+    assert elo([match("spag-1", "base", 0.5)], "spag-1") is None, "neither has the other seat"

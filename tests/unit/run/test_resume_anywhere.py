@@ -233,7 +233,7 @@ class Life(Trainer):
         self.words = taboo_words(WORDS, config.seed, attacker_seats=2)
         self.league = LeaguePlay(config, self.lease, policies, publisher, seating, silent)
         ground: Any = SimpleNamespace(config=config, folder=folder, status=silent, buffer_metrics=silent, life=self)
-        ground.split, ground.version = TimeSplit(), 0
+        ground.split, ground.version, ground.meter = TimeSplit(), 0, silent
         samples = StageSamples(config, silent, silent, {"policy"}, silent)
         quiet = (
             "status",

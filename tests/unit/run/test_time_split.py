@@ -10,6 +10,7 @@ import pytest
 from cluster.run.training_verbs import Trainer
 from cluster.tracking.curves import Curves
 from cluster.tracking.time_split import TimeSplit
+from spag_ray.config.loading import parse_config
 from spag_ray.results.lines import IterationLine
 from spag_ray.stages import Stage
 
@@ -62,8 +63,9 @@ def test_the_line_of_an_iteration_has_what_occurred_in_it_and_the_learners_idle_
     split = TimeSplit(clock)
     lines: list[IterationLine] = []
     recorder = SimpleNamespace(record=lines.append, num_steps=12)
-    ground = SimpleNamespace(split=split, version=3)
-    parts: Any = SimpleNamespace(config=None, samples=None, recorder=recorder, ground=ground)
+    meter = SimpleNamespace(take=lambda *_: None, idle_share=lambda: 0.4)
+    ground = SimpleNamespace(split=split, version=3, meter=meter)
+    parts: Any = SimpleNamespace(config=parse_config({}), samples=None, recorder=recorder, ground=ground)
     trainer = Trainer(parts, recovery=None)  # type: ignore[arg-type]
     clock.wait(100)  # before the iteration
     with trainer.iteration(Stage.of_round(2)):
@@ -75,9 +77,9 @@ def test_the_line_of_an_iteration_has_what_occurred_in_it_and_the_learners_idle_
         with split.phase("sync"):
             clock.wait(1)
     (line,) = lines
-    assert line == IterationLine("spag-2", 3, 12, 10.5, generate_s=6.0, train_s=3.0, sync_s=1.0, learner_idle_s=6.5), (
-        "nothing was evaluated: that is left out, not 0"
-    )
+    assert line == IterationLine(
+        "spag-2", 3, 12, 10.5, generate_s=6.0, train_s=3.0, sync_s=1.0, engines_idle_s=4.2, learner_idle_s=6.5
+    ), "nothing was evaluated: that is left out, not 0"
     with pytest.raises(OSError, match="lost"), trainer.iteration(Stage.of_round(3)):
         raise OSError("lost")
     assert len(lines) == 1

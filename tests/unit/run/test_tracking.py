@@ -27,9 +27,13 @@ from spag_ray.results.curves import Curves
 from spag_ray.results.evaluations import Evaluation
 from spag_ray.results.lines import (
     BufferLine,
+    EloLine,
+    EngineFigures,
     EngineLeftLine,
+    EngineLine,
     EvaluationLine,
     ExploitabilityLine,
+    GameFigures,
     Line,
     OpponentLine,
     PlayLine,
@@ -87,6 +91,26 @@ def test_curves_are_told_apart_by_phase_policy_and_match() -> None:
     assert "play/games/evaluation/kuhn" in names(replace(evaluated, game="kuhn"))
     assert names(SamplesLine("round 1", "kuhn", 3, {})) == ["samples/decided/kuhn"]
     assert names(SamplesLine("round 1", "taboo", 0, {"attacker": float("nan")})) == ["samples/decided/taboo"]
+
+
+def test_elo_and_the_figures_of_engines_and_games_are_curves_over_versions() -> None:
+    curves = Curves()
+    elo = EloLine("spag-1", "taboo", 3, "imitated", 40.5, {"attacker": 60.0, "defender": 21.0})
+    engine = EngineLine("spag-1", "engine-policy-0", 3, EngineFigures(2.0, 0.5, kv_cache_max=0.25))
+    figures = GameFigures(reward_mean={"attacker": 0.5}, tie_share=0.25)
+    played = PlayLine("spag-1", "taboo", 3, 3, 9, 90, 1.0, 3.0, 90.0, {}, figures=figures)
+    names: dict[str, Any] = {}
+    for line in (elo, engine, played):
+        points = curves.points(5.0, line)
+        assert points is not None
+        assert (points.axis, points.x) == ("version", 3)
+        names |= points.values
+    assert names["elo/elo/taboo"] == 40.5
+    assert names["elo/elo_attacker/taboo"] == 60.0
+    assert names["engine/kv_cache_max/self_play/engine-policy-0"] == 0.25
+    assert names["play/reward_mean_attacker/self_play/taboo"] == 0.5
+    assert names["play/tie_share/self_play/taboo"] == 0.25
+    assert not any("against" in name for name in names), "text is no curve"
 
 
 def test_a_solved_games_figures_are_curves_over_versions() -> None:
