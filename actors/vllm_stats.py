@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from vllm.v1.metrics.loggers import PrometheusStatLogger
@@ -15,61 +16,70 @@ log = logging.getLogger(__name__)
 LOOK_AT_GPUS_EVERY_S = 1.0  # NVML's own window
 
 
-class EngineStats(PrometheusStatLogger):  # type: ignore[misc]
-    """vLLM calls `record` after each step of the engine, in the event loop of whoever asks it. It would add its own
-    PrometheusStatLogger, which nobody reads here, beside loggers of any other class."""
+@dataclass
+class _Sums:
+    """Of the steps of an engine."""
+
+    num_steps: int = 0
+    preemptions: int = 0
+    queries: int = 0
+    hits: int = 0
+    kv_cache: float = 0.0
+    kv_cache_max: float = 0.0
+    running: int = 0
+    running_max: int = 0
+    waiting_max: int = 0
+
+
+class EngineStats(PrometheusStatLogger):
+    """vLLM calls `record` after each step of the engine, in the event loop of whoever asks it. Beside a logger of any
+    other class vLLM would make a PrometheusStatLogger of its own, which nobody reads here."""
 
     def __init__(self, vllm_config: Any, engine_indexes: list[int] | None = None) -> None:
         parallel = vllm_config.parallel_config
         self._gpus: Gpus | None = None
         if vllm_config.device_config.device_type == "cuda":
             self._gpus = Gpus(parallel.tensor_parallel_size * parallel.pipeline_parallel_size)
-        self._clear()
+        self._sums = _Sums()
 
     def record(
         self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0
     ) -> None:
+        sums = self._sums
         if iteration_stats is not None:
-            self._preemptions += iteration_stats.num_preempted_reqs
+            sums.preemptions += iteration_stats.num_preempted_reqs
         if scheduler_stats is None:
             return
-        prefixes = scheduler_stats.prefix_cache_stats
-        self._queries += prefixes.queries
-        self._hits += prefixes.hits
-        running, waiting = scheduler_stats.num_running_reqs, scheduler_stats.num_waiting_reqs
-        self._waiting_max = max(self._waiting_max, waiting + scheduler_stats.num_skipped_waiting_reqs)
+        sums.queries += scheduler_stats.prefix_cache_stats.queries
+        sums.hits += scheduler_stats.prefix_cache_stats.hits
+        waiting = scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs
+        sums.waiting_max = max(sums.waiting_max, waiting)
+        running = scheduler_stats.num_running_reqs
         if not running:
-            return  # the last step's statistics are of an empty engine
-        self._num_steps += 1
-        self._kv_sum += scheduler_stats.kv_cache_usage
-        self._kv_max = max(self._kv_max, scheduler_stats.kv_cache_usage)
-        self._running_sum += running
-        self._running_max = max(self._running_max, running)
+            return  # the statistics of the last step are of an empty engine
+        sums.num_steps += 1
+        sums.kv_cache += scheduler_stats.kv_cache_usage
+        sums.kv_cache_max = max(sums.kv_cache_max, scheduler_stats.kv_cache_usage)
+        sums.running += running
+        sums.running_max = max(sums.running_max, running)
         if self._gpus is not None:
             self._gpus.look()
 
     def take(self) -> EngineFigures:
         """The figures since the last call; none if the engine computed nothing."""
-        steps, queries = self._num_steps, self._queries
-        found = EngineFigures()
-        if steps:
-            found = EngineFigures(
-                kv_cache_mean=round(self._kv_sum / steps, 4),
-                kv_cache_max=round(self._kv_max, 4),
-                preemptions=self._preemptions,
-                prefix_hit_share=round(self._hits / queries, 4) if queries else None,
-                running_mean=round(self._running_sum / steps, 2),
-                running_max=self._running_max,
-                waiting_max=self._waiting_max,
-                **({} if self._gpus is None else self._gpus.take()),
-            )
-        self._clear()
-        return found
-
-    def _clear(self) -> None:
-        self._num_steps = self._preemptions = self._queries = self._hits = 0
-        self._kv_sum = self._kv_max = 0.0
-        self._running_sum = self._running_max = self._waiting_max = 0
+        sums, self._sums = self._sums, _Sums()
+        if not sums.num_steps:
+            return EngineFigures()
+        return EngineFigures(
+            kv_cache_mean=round(sums.kv_cache / sums.num_steps, 4),
+            kv_cache_max=round(sums.kv_cache_max, 4),
+            preemptions=sums.preemptions,
+            prefix_hit_share=round(sums.hits / sums.queries, 4) if sums.queries else None,
+            running_mean=round(sums.running / sums.num_steps, 2),
+            running_max=sums.running_max,
+            waiting_max=sums.waiting_max,
+            **({} if self._gpus is None else self._gpus.take()),
+        )
 
     def log_engine_initialized(self) -> None:
         """Says nothing."""

@@ -27,6 +27,7 @@ from spag_ray.results.lines import (
     EvaluationLine,
     ExploitabilityLine,
     GamesLine,
+    IterationLine,
     PlayLine,
     RestartLine,
     StepLine,
@@ -139,6 +140,7 @@ KINDS = (
     "exploitability",
     "games",
     "buffer",
+    "iteration",
     "play",
     "step",
     "stream",
@@ -168,6 +170,7 @@ class RunView:
         self.learning: dict[str, Learning] = {}
         self.published: dict[str, SyncReport] = {}
         self.waiting: Waiting | None = None
+        self.iteration: IterationLine | None = None
         self.sync_seconds: deque[float] = deque(maxlen=MAX_POINTS)
         self.tokens_per_s: deque[float] = deque(maxlen=MAX_POINTS)
         self.games_per_s = 0.0
@@ -232,14 +235,15 @@ class RunView:
         if line is not None and (words := _HAPPENINGS.get(line.kind)) is not None:
             self.happenings.append((at, words.format_map(line.values())))
         match line:
-            case CollapseLine():
-                self.happenings.append((at, str(line)))
-            case ExploitabilityLine(game=game):
-                self.happenings.append((at, told_apart(self._names, f"{game}: ") + str(line)))
+            case CollapseLine() | ExploitabilityLine():
+                game = told_apart(self._names, f"{line.game}: ") if isinstance(line, ExploitabilityLine) else ""
+                self.happenings.append((at, game + str(line)))
             case StepLine():
                 self._take_step(line)
             case StreamLine():
                 self._take_stream(line)
+            case IterationLine():
+                self.iteration = line
             case SyncLine():
                 self.published[line.policy] = line.report
                 self.sync_seconds.append(line.report.seconds)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from actors.league import Opponents
 from actors.models import BUILT_IN
@@ -51,7 +52,7 @@ class Trainer:
         meter.take(str(stage) if is_stream else None, self._parts.ground.version)
         idle_share = meter.idle_share()
         seconds, of_phase = self._split.taken()
-        waited = {f"{phase}_s": round(value, 3) for phase, value in of_phase.items()}
+        waited: dict[str, Any] = {f"{phase}_s": round(value, 3) for phase, value in of_phase.items()}
         self._parts.recorder.record(
             IterationLine(
                 stage=str(stage),

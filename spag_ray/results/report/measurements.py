@@ -16,6 +16,7 @@ from spag_ray.results.lines import (
     EngineLostLine,
     ExploitabilityLine,
     GamesLine,
+    IterationLine,
     Line,
     LogDamageLine,
     RestartLine,
@@ -40,6 +41,7 @@ STEP_FIELDS = (
     "attacker_weight",
     "defender_weight",
 )
+PARTS = ("generate", "score", "train", "sync", "evaluate", "checkpoint")  # of an iteration
 LONGEST_SILENCE_S = 300.0  # a longer gap before a resume counts as a pause
 NUM_BINS = 90
 
@@ -88,8 +90,9 @@ class Activity:
 class Measurements:
     """What the report draws. `steps`: {(policy, phase): rows of the policy's step number and STEP_FIELDS}.
     `stage_begins`: {policy: {stage: number of its first step}}. `lags`: rows of a version and the shares of its
-    episodes by age in versions. `syncs`: rows of version and seconds. `incidents`: {what: how often}. `collapse`:
-    {(stage, figure): an alarm or its end}. `solved`: {solved game: {stage: its newest measurement}}."""
+    episodes by age in versions. `iterations`: rows of version, the seconds of PARTS, and the rest. `syncs`: rows of
+    version and seconds. `incidents`: {what: how often}. `collapse`: {(stage, figure): an alarm or its end}. `solved`:
+    {solved game: {stage: its newest measurement}}."""
 
     clock: Clock
     activity: Activity
@@ -99,6 +102,7 @@ class Measurements:
     max_lag: int = 0
     num_evicted: int = 0
     waited_s: float = 0.0
+    iterations: Thinned = field(default_factory=lambda: Thinned(100))
     syncs: dict[str, Thinned] = field(default_factory=dict)
     newest_version: int = 0
     incidents: Counter[str] = field(default_factory=Counter)
@@ -143,6 +147,7 @@ class _Reader:
         self._looked = found.clock.began
         self._tokens: dict[tuple[str, str], int] = {}
         self._lags: list[int] = []
+        self._iterated = -1
         self._num_steps: Counter[str] = Counter()
 
     def read(self, time: float, line: Line | None) -> None:
@@ -155,6 +160,8 @@ class _Reader:
                 self._looked = time
             case StreamLine():
                 self._stream(line)
+            case IterationLine():
+                self._iteration(line)
             case SyncLine(policy=policy, report=sync):
                 self._found.syncs.setdefault(policy, Thinned()).add((float(sync.version), _drawn(sync.seconds)))
                 self._found.newest_version = max(self._found.newest_version, sync.version)
@@ -186,6 +193,14 @@ class _Reader:
         self._tokens[line.phase, line.game] = line.tokens
         new = line.tokens - before if line.tokens >= before else line.tokens
         self._found.activity.add(line.phase, new, self._looked, time)
+
+    def _iteration(self, line: IterationLine) -> None:
+        if line.version <= self._iterated:  # a resumed run repeats it
+            return
+        self._iterated = line.version
+        parts = [_drawn(getattr(line, f"{part}_s")) or 0.0 for part in PARTS]
+        rest = max(0.0, (_drawn(line.seconds) or 0.0) - sum(parts))
+        self._found.iterations.add((float(line.version), *parts, rest))
 
     def _stream(self, line: StreamLine) -> None:
         self._found.waited_s += _drawn(line.waited_s) or 0.0

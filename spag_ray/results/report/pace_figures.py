@@ -1,4 +1,4 @@
-"""Throughput over time, the age of episodes in training, and the duration of weight syncs."""
+"""Throughput over time, where iterations' time goes, the age of episodes in training, how long weight syncs take."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from spag_ray.results.report.figure import SERIES, Figure, column, line, numbered
-from spag_ray.results.report.measurements import NUM_BINS, Measurements
+from spag_ray.results.report.measurements import NUM_BINS, PARTS, Measurements
 from spag_ray.results.report.thinned import Row
 
 # Games to imitate are not here: nobody sampled their tokens.
 PHASE_COLOURS = {"self_play": "--series-1", "evaluation": "--series-4", "learned": "--ink"}
+PART_COLOURS = ("--series-1", "--lag-1", "--series-2", "--lag-2", "--series-4", "--lag-3", "--rule-strong")
 PHASE_NAMES = {"self_play": "self-play"}
 
 
 def pace_figures(measured: Measurements) -> list[Figure]:
     """The figures for which the run has data."""
-    found = (_throughput(measured), _staleness(measured), _syncs(measured))
+    found = (_throughput(measured), _iterations(measured), _staleness(measured), _syncs(measured))
     return [figure for figure in found if figure is not None]
 
 
@@ -43,6 +44,43 @@ def _throughput(measured: Measurements) -> Figure | None:
     summary = f"Tokens per second over the time of the run; {f'at most {most:.0f}' if most else 'none'} sampled."
     legend = tuple((trace["name"], trace["line"]["color"]) for trace in data)
     return Figure("throughput", "Tokens per second", summary, data, layout, legend=legend)
+
+
+def _iterations(measured: Measurements) -> Figure | None:
+    rows = measured.iterations.rows()
+    if not rows:
+        return None
+    data: list[dict[str, Any]] = [
+        {
+            "type": "bar",
+            "name": part,
+            "x": column(rows, 0),
+            "y": [round(value or 0.0, 3) for value in column(rows, place)],
+            "marker": {"color": colour},
+            "hovertemplate": "%{y:.1f} s<extra>" + part + "</extra>",
+        }
+        for place, (part, colour) in enumerate(zip((*PARTS, "other"), PART_COLOURS, strict=True), start=1)
+    ]
+    layout = {
+        "barmode": "stack",
+        "bargap": 0.1,
+        "xaxis": {**numbered("version", column(rows, 0)), "showgrid": False},
+        "yaxis": {"rangemode": "tozero"},
+    }
+    sums = {str(trace["name"]): sum(trace["y"]) for trace in data}
+    total = sum(sums.values()) or 1.0
+    shares = ", ".join(f"{part} {seconds / total:.0%}" for part, seconds in sums.items() if seconds)
+    legend = tuple((str(trace["name"]), str(trace["marker"]["color"])) for trace in data if sums[str(trace["name"])])
+    note = "seconds of what the run waited for; in a stream engines play meanwhile"
+    return Figure(
+        "iterations",
+        "Where an iteration's time goes",
+        f"Of all iterations: {shares}.",
+        data,
+        layout,
+        note,
+        legend=legend,
+    )
 
 
 def _staleness(measured: Measurements) -> Figure | None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from spag_ray.errors import InputError
 from spag_ray.results.evaluations import read_evaluations
 from spag_ray.results.game_names import GameNames
+from spag_ray.results.lines import IterationLine
 from spag_ray.results.matches import read_matches
 from spag_ray.results.report.measurements import read_measurements
 from spag_ray.results.report.pace_figures import pace_figures
@@ -89,3 +90,20 @@ def test_tokens_are_spread_over_the_time_in_which_they_came(tmp_path: Path) -> N
     activity = read_measurements(tmp_path / "m.jsonl").activity
     for what, tokens in (("imitation", 400), ("self_play", 800), ("learned", 12 * 120)):
         assert sum(activity.rates[what]) * activity.bin_s == pytest.approx(tokens)
+
+
+def test_an_iteration_is_drawn_once_with_what_occurred_in_it_and_the_rest(tmp_path: Path) -> None:
+    kept = [
+        IterationLine("spag-1", 2, 8, 10.0, generate_s=6.0, train_s=3.0, sync_s=0.5),
+        IterationLine("spag-2", 3, 16, 12.0, generate_s=6.0, train_s=3.0, sync_s=0.5, evaluate_s=2.0),
+    ]
+    lines = [{"time": 100.0 + n, "kind": "iteration", **each.values()} for n, each in enumerate([*kept, kept[1]])]
+    write_metrics(tmp_path / "metrics.jsonl", lines)
+    (figure,) = pace_figures(read_measurements(tmp_path / "metrics.jsonl"))
+    assert figure.title == "Where an iteration's time goes"
+    bars = {trace["name"]: (trace["x"], trace["y"]) for trace in figure.data}
+    assert bars["generate"] == ([2.0, 3.0], [6.0, 6.0]), "a resumed run repeated the second one"
+    assert bars["evaluate"][1] == [0.0, 2.0]
+    assert bars["other"][1] == [0.5, 0.5]
+    assert figure.summary == "Of all iterations: generate 55%, train 27%, sync 5%, evaluate 9%, other 5%."
+    assert {name for name, _ in figure.legend} == {"generate", "train", "sync", "evaluate", "other"}

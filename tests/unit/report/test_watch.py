@@ -27,7 +27,7 @@ from spag_ray.config.loading import load_config, parse_config, to_yaml
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import InputError
 from spag_ray.results.game_names import GameNames
-from spag_ray.results.lines import CollapseLine
+from spag_ray.results.lines import CollapseLine, IterationLine
 from spag_ray.results.metric_lines import MetricLines
 from tests.support.typed import CTRL_C, typed
 
@@ -150,6 +150,14 @@ def kuhn_lines() -> list[dict[str, Any]]:
             lines.append({"kind": "sync", "policy": policy, "version": count, "seconds": 0.5})
     lines.append({"kind": "exploitability", "stage": "spag-1", "game": "kuhn", "version": 2, "exact nash_conv": 0.25})
     return [{"time": 1e9 + 10 * number, **line} for number, line in enumerate(lines)]
+
+
+def test_where_the_newest_iterations_time_went_is_a_line_that_fits() -> None:
+    line = IterationLine("spag-1", 2, 8, 10.0, generate_s=6.0, train_s=3.0, sync_s=0.05, evaluate_s=0.5)
+    lines = [*streaming(), {"time": 2e9, "kind": "iteration", **line.values()}]
+    assert "iteration  10.0 s: generate 60%, train 30%, evaluate 5%\n" in shown(view_of(lines))
+    check_fit(view_of(lines))
+    assert "iteration" not in shown(view_of(streaming()))
 
 
 def test_another_game_has_its_seats_and_its_own_ends_are_counted() -> None:

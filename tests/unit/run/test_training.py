@@ -152,11 +152,11 @@ def test_the_rounds_of_a_run_from_its_beginning() -> None:
 
 def test_a_round_and_a_version_of_a_stream_are_an_iteration_from_play_to_evaluation() -> None:
     run = Played(ROUNDS | {"self_play": {"rounds": 1}})
-    train(run)
+    asked_by_train(run)
     of_round = run.asked[run.asked.index("iteration spag-1") + 1 : run.asked.index("iteration ends")]
     assert (of_round[0], of_round[-1]) == ("self_play spag-1", "evaluate spag-1")
     run = Played(STREAM, outcomes=[Outcome.ATTACKER_WINS] * 4)
-    train(run)
+    asked_by_train(run)
     stages = [each for each in run.asked if each.startswith("iteration") and each != "iteration ends"]
     assert stages == ["iteration spag-1"] * 2 + ["iteration spag-2"] * 2
 
