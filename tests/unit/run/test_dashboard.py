@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import ray
@@ -16,6 +19,7 @@ from cluster.runtime.ray_session import ClusterError, ray_session
 from cluster.tracking.grafana import dashboard
 from cluster.tracking.metric_registry import METRICS
 from spag_ray.config.parts import ClusterConfig
+from spag_ray.results.lines import LINES
 from tests.support.dashboard import panels
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "monitoring.md"
@@ -88,8 +92,54 @@ def test_the_command_writes_it_and_overwrites_nothing(tmp_path: Path, capsys: py
 
 def test_the_document_has_every_metric() -> None:
     rows = [line for line in DOCUMENT.read_text(encoding="utf-8").splitlines() if line.startswith("| `spag_ray_")]
-    wanted = [f"| `{m.name}` | {m.kind} | {m.unit or '-'} | {', '.join(m.labels) or '-'} | {m.help} |" for m in METRICS]
-    assert rows == wanted, "write these rows:\n" + "\n".join(wanted)
+    wanted = [
+        f"| `{m.name}` | `{m.line}` | {m.kind} | {m.unit or '-'} | {', '.join(m.labels) or '-'} | {m.help} |"
+        for m in METRICS
+    ]
+    parts = [re.fullmatch(r"((?:\| [^|]+ ){6}\|) [^|]+ \| [^|]+ \|", row) for row in rows]
+    found = [None if each is None else each[1] for each in parts]
+    assert found == wanted, "write these rows, with a range and what to do:\n" + "\n".join(wanted)
+
+
+def leaves(of: type) -> Iterator[str]:
+    """The names of a line's fields, and of those inside; `{}` stands for the key of a mapping."""
+    hints = get_type_hints(of)
+    for each in fields(of):  # type: ignore[arg-type]
+        if "name" in each.metadata:
+            yield each.metadata["name"]
+        elif is_dataclass(hint := hints[each.name]):
+            yield from leaves(hint)  # type: ignore[arg-type]
+        elif each.name != "unknown":
+            yield each.name
+
+
+def is_exported(kind: str, field: str) -> bool:
+    keys = ("attacker", "1", "attacker win: said the word")
+    names = {field.replace("{}", key) for key in keys}
+    patterns = [metric.value for metric in METRICS if metric.line == kind and metric.value]
+    return any(re.fullmatch(pattern, name) for pattern in patterns for name in names)
+
+
+def test_the_document_has_every_field_of_every_line_that_is_no_metric() -> None:
+    rows = re.findall(r"^\| ([^|]+) \| (`[^|]+) \| [^|]+ \|$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE)
+    told = {(kind, name) for kinds, names in rows for kind in re.findall(r"[\w*]+", kinds) for name in quoted(names)}
+    lacking = {
+        (kind, field)
+        for kind, line in LINES.items()
+        for field in leaves(line)
+        if not is_exported(kind, field) and not told & {(kind, field), ("*", field)}
+    }
+    assert lacking == set()
+    assert {"advantage_std", "reward_mean/{}", "kv_cache_max", "tokens_per_s_per_gpu"} <= set(leaves_of_all())
+
+
+def quoted(text: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", text)
+
+
+def leaves_of_all() -> Iterator[str]:
+    for line in LINES.values():
+        yield from leaves(line)
 
 
 def test_a_port_that_is_taken_is_said_before_ray_starts() -> None:
