@@ -57,10 +57,10 @@ def play_round(
     began = time.perf_counter()
     _play_all(ground, stage, len(all_tasks), tasks, seats)
     seconds = time.perf_counter() - began
-    ground.meter.take(stage, ground.version)
+    is_sampled = any(seat.cards is None and seat.endpoint is None for seat in seats.values())
+    ground.meter.take(stage if tasks and is_sampled else None, ground.version)
     ground.buffer_metrics.sample(now=True)
     episodes = [decode(data) for data in ground.buffer.get(ground.buffer.handle.take.remote(stage))]
-    is_sampled = any(seat.cards is None and seat.endpoint is None for seat in seats.values())
     for name in dict.fromkeys(episode.game for episode in episodes):
         own = [episode for episode in episodes if episode.game == name]
         ground.recorder.record(_play_line(ground, stage, seconds, own, there, is_sampled=is_sampled))

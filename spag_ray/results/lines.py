@@ -226,12 +226,12 @@ class StreamLine(Line):
 
 @dataclass(frozen=True)
 class IterationLine(Line):
-    """A round, or a version of a stream. `step`: optimiser steps so far, of the policy with the most. The loop waited
-    `generate_s` for games, `score_s` for log-probabilities that training compares with, `train_s` for steps, `sync_s`
-    for weights to reach the engines, and for devices to change hands, `evaluate_s` for matches and tasks,
-    `checkpoint_s` for checkpoints and saved models. These do not overlap; what did not occur is None. Beside them:
-    `learner_idle_s`, in which the learner had nothing to do, and `engines_idle_s`, in which an engine had no turn to
-    answer, the mean over engines."""
+    """A round, or a version of a stream; after a resume, of this attempt's part. `step`: optimiser steps so far, of the
+    policy with the most. The loop waited `generate_s` for games, `score_s` for log-probabilities that training compares
+    with, `train_s` for steps, `sync_s` for weights to reach the engines, and for devices to change hands, `evaluate_s`
+    for matches and tasks, `checkpoint_s` for checkpoints and saved models. These do not overlap; what did not occur is
+    None. Beside them: `learner_idle_s`, in which the learner had nothing to do, and `engines_idle_s`, in which an
+    engine had no turn to answer, the mean over engines."""
 
     kind = "iteration"
     stage: str

@@ -140,7 +140,8 @@ def test_a_run_imitates_plays_learns_syncs_and_says_what_happened(
 
     engines = {line["stage"]: line for line in metrics if line["kind"] == "engine"}
     assert engines.keys() >= {"eval-base", "spag-1", "eval-spag-1", "spag-2", "eval-spag-2"}
-    assert all(line["busy_share"] > 0.3 for line in engines.values() if line["stage"] != "expert")
+    assert "expert" not in engines, "no engine played"
+    assert all(line["busy_share"] > 0.3 for line in engines.values())
     for stage in ("spag-1", "spag-2"):
         line = engines[stage]
         assert 0 < line["kv_cache_mean"] <= line["kv_cache_max"] < 1
@@ -335,6 +336,15 @@ def test_a_stream_plays_while_it_learns_and_an_engine_is_killed_and_others_join(
     lags = {int(key[4:]): batches[-1][key] for key in batches[-1] if key.startswith("lag_")}
     assert max(lags) <= 2
     assert sum(lags.values()) == 8 * len(batches)
+    assert all(0 <= line["staleness_mean"] <= line["staleness_max"] <= 2 for line in batches)
+    iterations = records_of(folder, "iteration")
+    assert 0 <= num_versions - len(iterations) <= 1, "the stop may have come mid-iteration"
+    assert [line["version"] for line in iterations] == list(range(1, len(iterations) + 1))
+    parts = ("generate_s", "score_s", "train_s", "sync_s", "checkpoint_s")
+    seconds = [sum(line.get(name, 0.0) for name in parts) for line in iterations]
+    assert sum(seconds) > 0.9 * sum(line["seconds"] for line in iterations)
+    assert all(0 <= line["engines_idle_s"] <= line["seconds"] for line in iterations if "engines_idle_s" in line)
+    assert {line["engine"] for line in records_of(folder, "engine")} >= names
     episodes = list(read_log(folder / "episodes" / "stream.log"))
     numbers = sorted(episode.number for episode in episodes)
     assert len(numbers) == len(set(numbers)), "no game was lost"

@@ -71,6 +71,7 @@ def lines_of(seat: Seat, num_there: int, monkeypatch: pytest.MonkeyPatch, **conf
     }
     methods = {name: SimpleNamespace(remote=lambda stage, found=found: found) for name, found in answers.items()}
     lines: list[PlayLine] = []
+    measured: list[Any] = []
     parts: Any = dict.fromkeys(Playground.__dataclass_fields__)
     parts |= {
         "config": parse_config({"engine": {"num_gpus": 1}, **config}),
@@ -78,7 +79,7 @@ def lines_of(seat: Seat, num_there: int, monkeypatch: pytest.MonkeyPatch, **conf
         "buffer": SimpleNamespace(get=lambda answer: answer, handle=SimpleNamespace(**methods)),
         "buffer_metrics": SimpleNamespace(sample=lambda now: None),
         "recorder": SimpleNamespace(record=lines.append),
-        "meter": SimpleNamespace(take=lambda *_: None),
+        "meter": SimpleNamespace(take=lambda *about: measured.extend(about)),
         "versions": dict,
     }
     clock = iter((10.0, 12.0))
@@ -87,6 +88,7 @@ def lines_of(seat: Seat, num_there: int, monkeypatch: pytest.MonkeyPatch, **conf
     seats = dict.fromkeys(("attacker", "defender"), seat)
     scenarios = [Scenario("cat", "taboo")] * 4
     assert rounds.play_round(Playground(**parts), "s", scenarios, seats, Opponents(1)) == episodes
+    assert measured == ["s" if seat is ENGINES and num_there < 4 else None, 0], "engines that played have a line"
     return lines
 
 

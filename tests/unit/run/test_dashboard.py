@@ -104,11 +104,11 @@ def test_the_document_has_every_metric() -> None:
 def leaves(of: type) -> Iterator[str]:
     """The names of a line's fields, and of those inside; `{}` stands for the key of a mapping."""
     hints = get_type_hints(of)
-    for each in fields(of):  # type: ignore[arg-type]
+    for each in fields(of):
         if "name" in each.metadata:
             yield each.metadata["name"]
-        elif is_dataclass(hint := hints[each.name]):
-            yield from leaves(hint)  # type: ignore[arg-type]
+        elif isinstance(hint := hints[each.name], type) and is_dataclass(hint):
+            yield from leaves(hint)
         elif each.name != "unknown":
             yield each.name
 
