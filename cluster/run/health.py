@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cluster.buffer.buffer_actor import BufferHealth
 from cluster.buffer.buffer_client import Buffer
@@ -16,6 +16,7 @@ from cluster.runtime.ray_session import ClusterError
 from cluster.supervision.actor_watch import ActorWatch
 from cluster.supervision.restart_budget import RestartBudget
 from cluster.tracking.recorder import Recorder
+from cluster.tracking.time_split import TimeSplit
 from spag_ray.results.lines import LogDamageLine
 
 
@@ -32,6 +33,7 @@ class Health:
     buffer_metrics: BufferMetrics
     restarts: RestartBudget
     recorder: Recorder
+    split: TimeSplit = field(default_factory=TimeSplit)
     _last: BufferHealth | None = None
 
     def poll(self) -> None:
@@ -44,7 +46,8 @@ class Health:
         self.buffer_metrics.sample()
         for policy in self.policies:
             policy.check_learners()
-        self.publisher.admit()
+        with self.split.phase("sync"):
+            self.publisher.admit()
 
     def _poll_buffer(self) -> None:
         """Ray restarts the buffer, and the buffer rereads its logs; the restart and any damage are recorded here."""

@@ -37,6 +37,7 @@ from cluster.supervision.actor_watch import ActorWatch
 from cluster.supervision.restart_budget import RestartBudget
 from cluster.tracking.callbacks import Callbacks
 from cluster.tracking.recorder import Recorder
+from cluster.tracking.time_split import TimeSplit
 from spag_ray.config.run import RunConfig
 from spag_ray.game.protocol import SEATS, Solved, seat_to_move
 from spag_ray.game.renderer import Renderer
@@ -133,6 +134,7 @@ def build_parts(
     fleet = Fleet(config, folder, arenas, recorder, restarts, reservation, says=status.waits_for)
     publisher = Publisher(config, lease, policies, fleet, arenas)
     elastic = ElasticEngines(config.engine, fleet, policies, status.note)
+    split = TimeSplit()
     health = Health(
         control=control,
         policies=policies,
@@ -143,6 +145,7 @@ def build_parts(
         buffer_metrics=buffer_metrics,
         restarts=restarts,
         recorder=recorder,
+        split=split,
     )
     ground = Playground(
         config=config,
@@ -157,9 +160,10 @@ def build_parts(
         versions=lambda: {policy.name: policy.version for policy in policies},
         elastic=elastic,
         meter=EngineMeter(fleet.roster, recorder),
+        split=split,
     )
     for policy in policies:
-        policy.training.split = ground.split
+        policy.training.split = split
     seating = Seating(config, policies, model, cards)
     matches = HeldOutMatches(ground, lease, held_out)
     league = LeaguePlay(config, lease, policies, publisher, seating, recorder)

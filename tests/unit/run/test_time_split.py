@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cluster.run.health import Health
 from cluster.run.training_verbs import Trainer
 from cluster.tracking.curves import Curves
 from cluster.tracking.time_split import TimeSplit
@@ -56,6 +57,31 @@ def test_a_phase_that_fails_has_ended() -> None:
     with split.phase("generate"):
         clock.wait(1)
     assert split.taken() == (6.0, {"checkpoint": 2.0, "generate": 1.0})
+
+
+def test_weights_for_an_engine_that_joins_are_no_wait_for_games() -> None:
+    clock = Clock()
+    split = TimeSplit(clock)
+    silent: Any = SimpleNamespace(check_stop=int, tasks=SimpleNamespace(check=int), check=int, sample=int, damage={})
+    silent.get, silent.handle = lambda _: silent, SimpleNamespace(health=SimpleNamespace(remote=int))
+    silent.is_restarted = False
+    publisher: Any = SimpleNamespace(admit=lambda: clock.wait(2))
+    health = Health(
+        control=silent,
+        policies=[],
+        fleet=silent,
+        publisher=publisher,
+        buffer=silent,
+        watch=silent,
+        buffer_metrics=silent,
+        restarts=silent,
+        recorder=silent,
+        split=split,
+    )
+    with split.phase("generate"):
+        clock.wait(1)
+        health.poll()
+    assert split.taken() == (3.0, {"generate": 1.0, "sync": 2.0})
 
 
 def test_the_line_of_an_iteration_has_what_occurred_in_it_and_the_learners_idle_time() -> None:
