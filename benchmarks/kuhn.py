@@ -31,7 +31,11 @@ from spag_ray.results.metric_lines import MetricLines
 from spag_ray.stages import Stage, StageKind
 
 CONFIG = "configs/kuhn.yaml"
-PUBLISHED = ("objective.loss=published", "objective.learn_from=winners", "objective.kl_reference=stage")
+PUBLISHED: tuple[str, ...] = (
+    "objective.loss=published",
+    "objective.learn_from=winners",
+    "objective.kl_reference=stage",
+)
 PUBLISHED += ("objective.baseline=none", "objective.role_weights=balanced", "objective.kl_weighting=none")
 PUBLISHED += ("objective.decay=0.8", "objective.kl_coeff=0.2", "learner.keep_moments=false")
 PUBLISHED += ("self_play.last_kl_coeff=null",)
@@ -77,10 +81,10 @@ def run_seed(out: Path, seed: int, overrides: Sequence[str], only: str | None) -
     file.write_text(json.dumps(record, indent=1) + "\n")
 
 
-def train(folder: Path, overrides: Sequence[str]) -> float:
+def train(folder: Path, overrides: Sequence[str], config: str = CONFIG) -> float:
     """Train, or resume; returns the seconds of this call."""
     began = time.monotonic()
-    command = ["train", CONFIG, "--run-dir", str(folder), "--resume"]
+    command = ["train", config, "--run-dir", str(folder), "--resume"]
     command += [part for override in overrides for part in ("-o", override)]
     if (code := subprocess.run([sys.executable, "-m", "spag_ray", *command], check=False).returncode) != 0:
         sys.exit(code)

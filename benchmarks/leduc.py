@@ -1,0 +1,121 @@
+"""Does self-play learn Leduc poker? NashConv of every stage, exactly, of a small model (benchmarks/small_model.py).
+
+    python -m benchmarks.leduc run --seed 1 --out runs/leduc       # one seed; called again, it resumes
+    python -m benchmarks.leduc tables --out docs/leduc             # Markdown tables of all seeds that are done
+
+A seed is a model of its own random weights that imitates random legal play, then plays itself: configs/leduc.yaml with
+the values of SMALL. `run` keeps a record, SEED.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import small_model
+from benchmarks.kuhn import lines_of, policy_of, train
+from spag_ray.config.loading import load_config
+from spag_ray.game.game_tree import TreeSolved
+from spag_ray.games.of_config import game_of
+from spag_ray.results.lines import ExploitabilityLine, PlayLine
+from spag_ray.stages import Stage, StageKind
+
+CONFIG = "configs/leduc.yaml"
+SMALL = (
+    "learner.freeze_embeddings=false",  # they begin random
+    "learner.max_tokens_per_microbatch=16384",
+    "engine.dtype=float32",
+    "learner.dtype=float32",
+    "evaluation.games=0",
+    "evaluation.base_games=1",
+    "imitation.games=9600",
+    "imitation.learning_rate=3e-3",
+    "self_play.learning_rate=1e-3",
+    "self_play.last_learning_rate=1e-4",
+    "objective.kl_coeff=0.2",
+    "self_play.last_kl_coeff=0.05",
+    "self_play.rounds=30",
+    "self_play.games_per_round=960",
+    "self_play.batch_games=96",
+)
+GOAL = 1 / 3  # of uniform play's NashConv
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("run", "tables"))
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("runs/leduc"))
+    parser.add_argument("-o", dest="overrides", action="append", default=[], help="key=value, over those of SMALL")
+    asked = parser.parse_args()
+    if asked.what == "run":
+        run_seed(asked.out, asked.seed, asked.overrides)
+        return
+    records = [json.loads(path.read_text()) for path in sorted(asked.out.glob("*.json"))]
+    if not records:
+        sys.exit(f"{asked.out} has no record of a finished seed")
+    print("\n".join(tables(records)))
+
+
+def run_seed(out: Path, seed: int, overrides: Sequence[str]) -> None:
+    """Trains, or resumes, and writes the record."""
+    model, run = out / f"model-{seed}", out / f"seed-{seed}"
+    if not (model / "config.json").is_file():
+        small_model.make(CONFIG, model, seed=seed)
+    seconds = train(run, [f"model={model.resolve()}", f"seed={seed}", *SMALL, *overrides], CONFIG)
+    (out / f"{seed}.json").write_text(json.dumps(record_of(run) | {"seed": seed, "seconds": seconds}, indent=1) + "\n")
+
+
+def record_of(run: Path) -> dict[str, Any]:
+    """Figures of uniform play, of each stage and of the average of the rounds; how many games self-play had."""
+    game = game_of(load_config(str(run / "config.yaml")))
+    assert isinstance(game, TreeSolved)
+    uniform = [{reply: 1 / len(each.replies) for reply in each.replies} for each in game.decisions()]
+    stages = {line.stage: line for line in lines_of(run, ExploitabilityLine)}
+    rounds = [line for stage, line in stages.items() if Stage.parse(stage).kind is StageKind.ROUND]
+    average = game.average([policy_of(game, dict(line.probabilities)) for line in rounds])
+    games = {line.stage: line.games for line in lines_of(run, PlayLine)}
+    return {
+        "uniform": dict(game.measure(uniform)),
+        "stages": {stage: dict(line.figures) for stage, line in stages.items()},
+        "average": dict(game.measure(average)),
+        "games": sum(number for stage, number in games.items() if Stage.parse(stage).kind is StageKind.ROUND),
+    }
+
+
+def tables(records: Sequence[dict[str, Any]]) -> list[str]:
+    """Markdown: figures of each seed, and the last stages together."""
+    lines = ["| seed | policy | NashConv | of uniform play's | legal actions alone | illegal | games | minutes |"]
+    lines += ["|---|---|---|---|---|---|---|---|"]
+    for record in records:
+        last = list(record["stages"])[-1]
+        shown = {"uniform play": record["uniform"], "imitated": record["stages"]["imitated"]}
+        shown |= {last: record["stages"][last], "average of its rounds": record["average"]}
+        for name, figures in shown.items():
+            more = (f"{record['games']:,}", f"{record['seconds'] / 60:.1f}") if name == last else ("", "")
+            share = figures["nash_conv"] / record["uniform"]["nash_conv"]
+            cells: tuple[str, ...] = (
+                f"{figures['nash_conv']:.3f}",
+                f"{share:.2f}",
+                f"{figures['legal_nash_conv']:.3f}",
+            )
+            cells += (f"{100 * figures['illegal']:.1f} %", *more)
+            lines.append(f"| {record['seed']} | {name} | {' | '.join(cells)} |")
+    for name in ("nash_conv", "legal_nash_conv"):
+        shares = [list(each["stages"].values())[-1][name] / each["uniform"]["nash_conv"] for each in records]
+        reached = sum(share <= GOAL for share in shares)
+        lines += [
+            "",
+            f"Last stages, {name} as a share of uniform play's: mean {statistics.fmean(shares):.2f}, largest ",
+        ]
+        lines[-1] += f"{max(shares):.2f}; at most {GOAL:.2f} in {reached} of {len(shares)} seeds."
+    return lines
+
+
+if __name__ == "__main__":
+    main()
