@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,15 +38,31 @@ class EngineStats(PrometheusStatLogger):
     other class vLLM would make a PrometheusStatLogger of its own, which nobody reads here."""
 
     def __init__(self, vllm_config: Any, engine_indexes: list[int] | None = None) -> None:
-        parallel = vllm_config.parallel_config
+        self._sums, self._is_broken = _Sums(), False
         self._gpus: Gpus | None = None
-        if vllm_config.device_config.device_type == "cuda":
-            self._gpus = Gpus(parallel.tensor_parallel_size * parallel.pipeline_parallel_size)
-        self._sums = _Sums()
+        with self._harmless():
+            parallel = vllm_config.parallel_config
+            if vllm_config.device_config.device_type == "cuda":
+                self._gpus = Gpus(parallel.tensor_parallel_size * parallel.pipeline_parallel_size)
+
+    @contextlib.contextmanager
+    def _harmless(self) -> Iterator[None]:
+        """vLLM ends an engine whose statistics raise, and does not promise that they keep their names: the first
+        error is logged, and nothing is measured from then on."""
+        try:
+            yield
+        except Exception as error:
+            self._is_broken = True
+            log.warning("this vLLM's statistics cannot be read and are left out: %s: %s", type(error).__name__, error)
 
     def record(
         self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0
     ) -> None:
+        if not self._is_broken:
+            with self._harmless():
+                self._record(scheduler_stats, iteration_stats)
+
+    def _record(self, scheduler_stats: Any, iteration_stats: Any) -> None:
         sums = self._sums
         if iteration_stats is not None:
             sums.preemptions += iteration_stats.num_preempted_reqs
@@ -68,7 +86,7 @@ class EngineStats(PrometheusStatLogger):
     def take(self) -> EngineFigures:
         """The figures since the last call; none if the engine computed nothing."""
         sums, self._sums = self._sums, _Sums()
-        if not sums.num_steps:
+        if not sums.num_steps or self._is_broken:
             return EngineFigures()
         return EngineFigures(
             kv_cache_mean=round(sums.kv_cache / sums.num_steps, 4),

@@ -23,6 +23,8 @@ from spag_ray.config.loading import load_config
 from spag_ray.game.game_tree import TreeSolved
 from spag_ray.games.of_config import game_of
 from spag_ray.results.lines import ExploitabilityLine, PlayLine
+from spag_ray.results.metric_lines import MetricLines
+from spag_ray.results.report.measurements import clock_of
 from spag_ray.stages import Stage, StageKind
 
 CONFIG = "configs/leduc.yaml"
@@ -33,15 +35,13 @@ SMALL = (
     "learner.dtype=float32",
     "evaluation.games=0",
     "evaluation.base_games=1",
-    "imitation.games=9600",
-    "imitation.learning_rate=3e-3",
-    "self_play.learning_rate=1e-3",
+    "imitation.learning_rate=5e-4",
+    "self_play.learning_rate=5e-4",
     "self_play.last_learning_rate=1e-4",
-    "objective.kl_coeff=0.2",
+    "objective.kl_coeff=0.2",  # payoffs are small: 6.5 chips are 1
     "self_play.last_kl_coeff=0.05",
-    "self_play.rounds=30",
+    "self_play.rounds=20",
     "self_play.games_per_round=960",
-    "self_play.batch_games=96",
 )
 GOAL = 1 / 3  # of uniform play's NashConv
 
@@ -65,9 +65,10 @@ def main() -> None:
 def run_seed(out: Path, seed: int, overrides: Sequence[str]) -> None:
     """Trains, or resumes, and writes the record."""
     model, run = out / f"model-{seed}", out / f"seed-{seed}"
-    if not (model / "config.json").is_file():
+    if not (model / "model.safetensors").is_file():
         small_model.make(CONFIG, model, seed=seed)
-    seconds = train(run, [f"model={model.resolve()}", f"seed={seed}", *SMALL, *overrides], CONFIG)
+    train(run, [f"model={model.resolve()}", f"seed={seed}", *SMALL, *overrides], CONFIG)
+    seconds = clock_of(MetricLines(run / "metrics.jsonl").typed()).seconds  # of all calls
     (out / f"{seed}.json").write_text(json.dumps(record_of(run) | {"seed": seed, "seconds": seconds}, indent=1) + "\n")
 
 

@@ -134,7 +134,7 @@ def learn(
         loss.backward()
         optimiser.step()
         rates.step()
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
     last = losses[-max(1, steps // 10) :]
     return sum(last) / len(last)
 

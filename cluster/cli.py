@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import sys
 from pathlib import Path
@@ -80,11 +81,11 @@ def train(
     if numbers:
         from cluster.commands.seeds import SeedRuns, run_seeds
 
-        run_seeds(SeedRuns(config, tuple(override or ()), numbers, folder, resume), settings, _console())
+        run_seeds(SeedRuns(config, tuple(override or ()), numbers, folder, resume), settings, _console(_RunConsole))
         return
     from cluster.commands.train import run_training
 
-    run_training(settings, folder, _console(), resume)
+    run_training(settings, folder, _console(_RunConsole), resume)
 
 
 @app.command()
@@ -427,10 +428,18 @@ def dashboard(out: Annotated[Path, typer.Option(help="JSON file to write")]) -> 
     write_dashboard(out, _console())
 
 
-def _console() -> Console:
+class _RunConsole(Console):
+    """Of a run: it goes on when whoever reads its output has gone, such as `| tee` or the other end of a pipe."""
+
+    def on_broken_pipe(self) -> None:
+        with contextlib.suppress(SystemExit):  # the default sends all further output to nowhere, and ends the process
+            super().on_broken_pipe()
+
+
+def _console(of: type[Console] = Console) -> Console:
     """The terminal, or lines of 100 columns without one."""
-    console = Console()
-    return console if console.is_terminal else Console(width=100)
+    console = of()
+    return console if console.is_terminal else of(width=100)
 
 
 def main() -> None:

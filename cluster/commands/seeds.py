@@ -204,7 +204,9 @@ class _Processes:
     def _show(self, seed: int, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            self.say(f"seed-{seed}: {line.rstrip()}")
+            # Whoever reads what is printed here may have gone. A pipe that nobody empties would halt the run.
+            with contextlib.suppress(Exception, SystemExit):
+                self.say(f"seed-{seed}: {line.rstrip()}")
 
     def _send(self, number: signal.Signals) -> None:
         for process in self.running.values():
@@ -222,8 +224,9 @@ class _Processes:
             if is_finished(self.asked.folder_of(seed), self.config):
                 self.say(f"seed-{seed} has finished")
                 continue
-            # A run that was asked to stop ends with 0, or by the signal if it has hardly started.
-            is_stopped = code == 0 or bool(self.notice)
+            # A run that was asked to stop ends with 0, or by the signal if it has hardly started: Python's way of
+            # telling it, or Ray's, whose handler exits with the signal's number.
+            is_stopped = code == 0 or (bool(self.notice) and code in (-signal.SIGTERM, signal.SIGTERM))
             unfinished[seed] = "was stopped" if is_stopped else f"failed ({_exit_of(code)})"
             self.say(f"seed-{seed} {unfinished[seed]}")
         return unfinished
@@ -250,7 +253,8 @@ def _raise_for(unfinished: Mapping[int, str], asked: SeedRuns, is_stopped: bool)
         command = ["submit", "..."]
     command += ["--seeds", _seeds_text(asked.seeds), "--run-dir", str(asked.folder)]
     told = ", ".join(f"seed-{seed} {became}" for seed, became in sorted(unfinished.items()))
-    error = StopRequestedError if is_stopped else SeedsError
+    has_failed = any(became.startswith("failed") for became in unfinished.values())
+    error = StopRequestedError if is_stopped and not has_failed else SeedsError
     raise error(f"{told}; to continue: spag-ray {shlex.join(command)} --resume")
 
 

@@ -53,7 +53,7 @@ _ONLY_FOR = {  # what not every job does: files and folders that no other job us
     "tasks": ("actors/lm_eval_model.py", "actors/lm_eval_tasks.py", "configs/tasks", "spag_ray/_configs/tasks"),
     "own games": ("spag_ray/game/conformance.py",),
     "seeds": ("cluster/commands/seeds.py", "cluster/monitor/comparison.py"),
-    "openspiel": ("spag_ray/games/openspiel_game.py",),
+    "openspiel": ("spag_ray/games/openspiel_game.py", "spag_ray/game/game_tree.py"),
     "textarena": tuple(f"spag_ray/games/textarena_{part}.py" for part in ("game", "moves", "table")),
 }
 _UNUSED_FOLDERS = ("cluster/gpu_check", "spag_ray/results/export")
@@ -94,11 +94,11 @@ def parcel_of(config: RunConfig, console: Console, is_listed: bool = False, has_
 def needs_of(config: RunConfig, has_seeds: bool = False) -> set[str]:
     """What a job of this configuration does of _ONLY_FOR."""
     found = {game.name for game in config.games if game.name in _ONLY_FOR}
-    checks = {
-        "tasks": bool(config.evaluation.tasks),
-        "own games": any(game.full_name not in SHIPPED for game in config.games),
-        "seeds": has_seeds,
-    }
+    if any(game.full_name not in SHIPPED and game.name not in _ONLY_FOR for game in config.games):
+        found |= {"own games", "openspiel", "textarena"}  # a game of one's own may be made from any of ours
+    elif found:
+        found.add("own games")
+    checks = {"tasks": bool(config.evaluation.tasks), "seeds": has_seeds}
     return found | {name for name, holds in checks.items() if holds}
 
 

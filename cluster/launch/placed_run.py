@@ -248,12 +248,12 @@ def watch_run(
         nonlocal was_told
         if notice and not was_told:
             was_told = True
+            run.stop_soon.remote(stop_within_s - margin)  # first: whoever reads what is printed may have gone
             console.print(
                 f"asked to stop: saves a checkpoint if that fits into {stop_within_s:g} s (Ctrl-C ends it at once)",
                 soft_wrap=True,
                 markup=False,
             )
-            run.stop_soon.remote(stop_within_s - margin)
         if notice and time.monotonic() - notice[0] > stop_within_s - margin:
             return True
         return bool(ray.wait([ending], timeout=seconds)[0])

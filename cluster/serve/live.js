@@ -1,5 +1,5 @@
 // Renews the page of a run that goes on: asks the server what is new, and replaces what has changed. What the reader has
-// chosen, opened and scrolled to stays.
+// chosen, opened and scrolled to stays. Everything of a reading is fetched before anything of it is shown.
 
 const ASK_EVERY_MS = 2000;
 const KEPT = ["games-title", "curves-title"]; // sections that renew themselves
@@ -9,16 +9,17 @@ const live = {
   points: -1, // curves' points that are shown
 
   async start() {
-    for (const section of document.querySelectorAll("main > section")) {
-      this.sections.set(section.getAttribute("aria-labelledby"), null);
+    const runs = byId("runs");
+    if (runs) {
+      runs.value = document.documentElement.dataset.run; // after Back, browsers show what was chosen before
+      runs.addEventListener("change", () => (location.search = `?run=${runs.value}`));
     }
-    byId("runs")?.addEventListener("change", (event) => (location.search = `?run=${event.target.value}`));
     for (;;) {
       await new Promise((resume) => setTimeout(resume, ASK_EVERY_MS));
       if (document.visibilityState === "hidden") continue; // the server reads no files for a page that nobody sees
       try {
         await this.look();
-      } catch {
+      } catch (error) {
         this.say("lost", "not renewed: no answer");
       }
     }
@@ -26,34 +27,44 @@ const live = {
 
   async look() {
     const html = document.documentElement;
-    const answer = await fetch(`api/state?run=${html.dataset.run}`);
-    if (!answer.ok) throw new Error(`${answer.status}`);
-    const state = await answer.json();
-    if (String(state.stamp) !== html.dataset.stamp) await this.renew(state.stamp);
+    const state = await (await answerOf(`api/state?run=${html.dataset.run}`)).json();
+    if (String(state.stamp) !== html.dataset.stamp) await this.renew();
     if (state.points !== this.points) {
-      curves.take(await (await fetch("api/curves")).json());
+      await curves.renew();
       this.points = state.points;
     }
-    this.say(state.ended ? "ended" : "live", state.fault || (state.ended ? state.ended : `live, ${new Date().toLocaleTimeString()}`));
+    if (state.fault) this.say("lost", state.fault);
+    else this.say(state.ended ? "ended" : "live", state.ended || `live: last measured ${state.measured}`);
   },
 
+  /** Written only when it changes: a screen reader tells it. */
   say(state, text) {
     byId("live").dataset.state = state;
-    byId("live").textContent = text;
+    if (byId("live").textContent !== text) byId("live").textContent = text;
   },
 
-  async renew(stamp) {
+  async renew() {
     const html = document.documentElement;
-    const text = await (await fetch(`./?run=${html.dataset.run}`)).text();
+    const text = await (await answerOf(`./?run=${html.dataset.run}`)).text();
     const fresh = new DOMParser().parseFromString(text, "text/html");
-    html.dataset.stamp = fresh.documentElement.dataset.stamp ?? stamp;
+    const { stamp } = fresh.documentElement.dataset;
+    const [figures, index] = await Promise.all([unpack("figures", stamp), unpack("index", stamp)]);
+    const texts = new Map();
+    const said = await filters.search(index, texts, stamp);
+    // From here on nothing waits, so nobody sees parts of two readings.
+    html.dataset.stamp = stamp;
+    this.replace(fresh);
+    charts.take(figures);
+    games.take(index, texts, said);
+  },
+
+  replace(fresh) {
     const main = document.querySelector("main");
     let next = null;
     for (const section of [...fresh.querySelectorAll("main > section")].reverse()) {
       const name = section.getAttribute("aria-labelledby");
       const here = main.querySelector(`:scope > section[aria-labelledby="${name}"]`);
-      const isSame = KEPT.includes(name) || this.sections.get(name) === section.innerHTML;
-      if (here && isSame) {
+      if (here && (KEPT.includes(name) || this.sections.get(name) === section.innerHTML)) {
         next = here;
         continue;
       }
@@ -62,16 +73,16 @@ const live = {
       if (here) {
         carry(here, made);
         here.replaceWith(made);
+        [...made.querySelectorAll(".scrolls")].forEach((each) => (each.scrollLeft = Number(each.dataset.left ?? 0)));
       } else main.insertBefore(made, next);
       next = made;
     }
-    document.querySelector(".top nav").replaceChildren(...document.adoptNode(fresh.querySelector(".top nav")).childNodes);
-    await charts.renew();
-    await games.renew();
+    const [nav, links] = [document.querySelector(".top nav"), fresh.querySelector(".top nav")];
+    if (nav.innerHTML !== links.innerHTML) nav.replaceChildren(...document.adoptNode(links).childNodes);
   },
 };
 
-/** Drawn charts and opened details of a section stay in the one that takes its place. */
+/** Drawn charts, opened details and scrolled tables of a section stay in the one that takes its place. */
 function carry(before, after) {
   for (const plot of before.querySelectorAll(".plot")) {
     const place = after.querySelector(`#${CSS.escape(plot.id)}`);
@@ -84,6 +95,10 @@ function carry(before, after) {
   for (const summary of after.querySelectorAll("details > summary")) {
     if (opened.has(summary.textContent)) summary.parentElement.open = true;
   }
+  const tables = after.querySelectorAll(".scrolls");
+  before.querySelectorAll(".scrolls").forEach((each, place) => {
+    if (tables[place]) tables[place].dataset.left = each.scrollLeft;
+  });
 }
 
-document.addEventListener("reportdrawn", () => live.start());
+if (isLive()) document.addEventListener("reportstarted", () => live.start());

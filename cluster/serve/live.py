@@ -1,18 +1,21 @@
 """`spag-ray watch --web`: the page of the report for runs that go on, which renews itself.
 
 GET  /?run=1                     the page of a run
-GET  /api/state?run=1            {"stamp": which reading of its folder, "points": of all curves, "ended": how, or ""}
-GET  /api/curves                 of all runs, to be drawn over each other
+GET  /api/state?run=1            which reading of its folder is the newest, and whether the run goes on
+GET  /api/curves                 {"runs": their names, "names": of the curves that one of them has}
+GET  /api/curve?name=step/loss   of each run, to be drawn over each other
 GET  /data/RUN/STAMP/NAME        the packed data of a reading: index, figures, block-0, ...
 
-A run's folder is read in a thread when somebody asks, if it has changed; nothing is read while nobody looks. All else
+A run's folder is read in a thread when somebody asks, if it has changed; nothing is read while nobody looks. Threads
+are tasks that no request ends: a request that waits too long gives up, and the next one finds what was read. All else
 happens in the event loop, so nothing is locked. Nothing here writes to a run's folder.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
+import datetime
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -44,8 +47,11 @@ from spag_ray.results.report.page import (
 from spag_ray.results.report.run_curves import RunCurves
 from spag_ray.results.report.tokens import Decode
 
+log = logging.getLogger(__name__)
+
 LEAST_S = 2.0  # between two readings of a folder
 REST = 4  # times as long as a reading took; so at most a fifth of a core reads
+MAX_SHOWN = 60  # characters of a value
 _MAIN_FILES = ("config.yaml", "metrics.jsonl", "matches.json", "league.json", "evaluations.json", "ended.json")
 
 
@@ -98,15 +104,15 @@ class LiveRun:
         try:
             seen = await asyncio.to_thread(_state_of, self.folder)
             if seen != self._seen or not self._readings:
-                stamp = self._readings[-1].stamp + 1 if self._readings else 1
-                reading = await asyncio.to_thread(self._reading, stamp)
+                # Larger than any of an earlier server on this port, whose page may be open.
+                reading = await asyncio.to_thread(self._reading, time.time_ns() // 10**6)
                 self._readings, self._seen = [*self._readings[-1:], reading], seen
             self.fault = ""
-        except (SpagError, OSError) as error:  # for example, the folder was moved
-            self.fault = " ".join(str(error).split())
+        except Exception as error:  # for example, the folder was moved; the page says so, and what was read stays
+            self.fault = " ".join(str(error).split()) or type(error).__name__
+            log.info("%s cannot be read: %s", self.folder, self.fault)
         finally:
-            took = time.monotonic() - began
-            self._due = time.monotonic() + max(LEAST_S, REST * took)
+            self._due = time.monotonic() + max(LEAST_S, REST * (time.monotonic() - began))
 
     def _reading(self, stamp: int) -> Reading:
         blocks: dict[str, str] = {}
@@ -118,32 +124,36 @@ class LiveRun:
 
 @dataclass
 class LiveCurves:
-    """The curves of all runs. Read incrementally, one request at a time."""
+    """The curves of all runs, read as they grow. `faults`: {run: why its metrics cannot be read}."""
 
-    runs: Sequence[tuple[str, RunCurves]]
-    _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    runs: dict[str, RunCurves]
+    faults: dict[str, str] = field(default_factory=dict)
+    _task: asyncio.Task[None] | None = None
     _due: float = 0.0
-    _packed: tuple[int, str] = (-1, "[]")
 
     async def look(self) -> int:
-        """How many points there are."""
-        async with self._reading:
-            if time.monotonic() >= self._due:
-                await asyncio.to_thread(self._read)
-                self._due = time.monotonic() + LEAST_S / 2
-        return sum(curves.num_points for _, curves in self.runs)
+        """How many points there are. When it returns, no thread is reading."""
+        if (self._task is None or self._task.done()) and time.monotonic() >= self._due:
+            self._task = asyncio.create_task(self._read())
+        while self._task is not None and not self._task.done():
+            await asyncio.shield(self._task)
+        return sum(curves.num_points for curves in self.runs.values())
 
-    async def as_json(self) -> str:
-        points = await self.look()
-        async with self._reading:
-            if self._packed[0] != points:
-                found = [{"name": name, "curves": curves.as_json()} for name, curves in self.runs]
-                self._packed = points, json.dumps(found, separators=(",", ":"), allow_nan=False)
-        return self._packed[1]
+    async def _read(self) -> None:
+        began = time.monotonic()
+        try:
+            await asyncio.to_thread(self._read_all)
+        finally:
+            self._due = time.monotonic() + max(LEAST_S / 2, REST * (time.monotonic() - began))
 
-    def _read(self) -> None:
-        for _, curves in self.runs:
-            curves.read()
+    def _read_all(self) -> None:
+        for name, curves in self.runs.items():
+            try:
+                curves.read()
+            except Exception as error:  # one run's file must not hide the others
+                self.faults[name] = " ".join(str(error).split()) or type(error).__name__
+            else:
+                self.faults.pop(name, None)
 
 
 def make_live_app(runs: Sequence[LiveRun], curves: LiveCurves, guard: Guard) -> ASGIApp:
@@ -161,13 +171,25 @@ def make_live_app(runs: Sequence[LiveRun], curves: LiveCurves, guard: Guard) -> 
 
     @app.get("/api/state")
     async def state(run: int = 0) -> dict[str, Any]:
-        newest = await found(run).newest()
+        shown = found(run)
+        newest = await shown.newest()
         points = await curves.look()
-        return {"stamp": newest.stamp, "points": points, "ended": newest.ended, "fault": found(run).fault}
+        name = shown.names[run]
+        last = curves.runs[name].last_time
+        measured = "never" if last is None else f"{datetime.datetime.fromtimestamp(last):%d %B, %H:%M:%S}"
+        fault = shown.fault or curves.faults.get(name, "")
+        return {"stamp": newest.stamp, "points": points, "ended": newest.ended, "measured": measured, "fault": fault}
 
     @app.get("/api/curves")
-    async def all_curves() -> Response:
-        return Response(await curves.as_json(), media_type="application/json")
+    async def names_of_curves() -> dict[str, list[str]]:
+        await curves.look()
+        every = {name for each in curves.runs.values() for name in each.names}
+        return {"runs": list(curves.runs), "names": sorted(every)}
+
+    @app.get("/api/curve")
+    async def curve(name: str) -> list[Any]:
+        await curves.look()
+        return [each.curve(name) for each in curves.runs.values()]
 
     @app.get("/data/{run}/{stamp}/{name}")
     async def data(run: int, stamp: int, name: str) -> Response:
@@ -192,7 +214,7 @@ def live_runs(folders: Sequence[Path], decoders: Sequence[Decode | None]) -> tup
     pairs = enumerate(zip(folders, decoders, strict=True))
     runs = [LiveRun(folder, decode, place, names, differences) for place, (folder, decode) in pairs]
     paths = [folder / "metrics.jsonl" for folder in folders]
-    return runs, LiveCurves([(name, RunCurves(path)) for name, path in zip(names, paths, strict=True)])
+    return runs, LiveCurves({name: RunCurves(path) for name, path in zip(names, paths, strict=True)})
 
 
 def told_names(folders: Sequence[Path]) -> list[str]:
@@ -207,15 +229,29 @@ def told_names(folders: Sequence[Path]) -> list[str]:
 
 def config_differences(runs: dict[str, Path]) -> Markup:
     """A table of the keys that have different values, without those of environment variables and the runs' names;
-    nothing if there are none."""
-    flat = {name: _flat(shown_config(folder)) for name, folder in runs.items()}
+    nothing if there are none. A configuration that cannot be read has no values: its run's page says so."""
+    flat: dict[str, dict[str, Any]] = {}
+    for name, folder in runs.items():
+        try:
+            flat[name] = _flat(shown_config(folder))
+        except (SpagError, OSError, ValueError):
+            flat[name] = {}
     keys = dict.fromkeys(key for values in flat.values() for key in values if key != "name")
     rows = []
     for key in keys:
         values = [str(values.get(key, "-")) for values in flat.values()]
         if len(set(values)) > 1:
-            rows.append((key, *(value if len(value) <= 60 else f"{value[:57]}..." for value in values)))
+            rows.append((key, *_shortened(values)))
     return table("Keys with different values", ("", *runs), rows) if rows else NOTHING
+
+
+def _shortened(values: Sequence[str]) -> list[str]:
+    """Long values without what all of them begin with."""
+    if max(map(len, values)) <= MAX_SHOWN:
+        return list(values)
+    same = next((place for place, found in enumerate(zip(*values, strict=False)) if len(set(found)) > 1), 0)
+    cut = [value if same < 4 else f"...{value[same:]}" for value in values]
+    return [value if len(value) <= MAX_SHOWN else f"{value[: MAX_SHOWN - 3]}..." for value in cut]
 
 
 def _flat(config: dict[str, Any], before: str = "") -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import ray
 
+from cluster.runtime.output_files import label_of
 from cluster.tracking.metric_registry import updates
 from cluster.tracking.prometheus import Exporter
 from cluster.tracking.wandb import WandbRun
@@ -50,7 +51,7 @@ class Recorder:
         self._path = folder / "metrics.jsonl"
         self._lock = threading.Lock()
         self._note = note
-        self._exporter = Exporter(folder.name, games) if ray.is_initialized() else None
+        self._exporter = Exporter(label_of(folder), games) if ray.is_initialized() else None
         self._kept: dict[str | None, deque[str]] = defaultdict(lambda: deque(maxlen=MAX_KEPT))
         self._curves = Curves()
         self._drawers: dict[str, Drawer] = {}

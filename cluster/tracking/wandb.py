@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from cluster.runtime.output_files import label_of
 from spag_ray.config.files import shown_config
 from spag_ray.config.parts import TrackingConfig, WandbConfig
 from spag_ray.errors import ConfigError
@@ -60,7 +61,7 @@ class WandbRun:
         with self._said():
             self._run: Any = wandb.init(
                 project=config.project,
-                name=folder.name,
+                name=label_of(folder),
                 id=_id(folder),
                 resume="allow",
                 dir=str(folder),

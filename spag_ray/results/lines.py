@@ -229,8 +229,8 @@ class IterationLine(Line):
     """A round, or a version of a stream; after a resume, of this attempt's part. `step`: optimiser steps so far, of the
     policy with the most. The loop waited `generate_s` for games, `score_s` for log-probabilities that training compares
     with, `train_s` for steps, `sync_s` for weights to reach the engines, and for devices to change hands, `evaluate_s`
-    for matches and tasks, `checkpoint_s` for checkpoints and saved models. These do not overlap; what did not occur is
-    None. Beside them: `learner_idle_s`, in which the learner had nothing to do, and `engines_idle_s`, in which an
+    for matches and tasks, `checkpoint_s` for checkpoints and saved models. These do not overlap; what did not occur
+    took 0. Beside them: `learner_idle_s`, in which the learner had nothing to do, and `engines_idle_s`, in which an
     engine had no turn to answer, the mean over engines."""
 
     kind = "iteration"
@@ -238,12 +238,12 @@ class IterationLine(Line):
     version: int
     step: int
     seconds: float
-    generate_s: float | None = None
-    score_s: float | None = None
-    train_s: float | None = None
-    sync_s: float | None = None
-    evaluate_s: float | None = None
-    checkpoint_s: float | None = None
+    generate_s: float = 0.0
+    score_s: float = 0.0
+    train_s: float = 0.0
+    sync_s: float = 0.0
+    evaluate_s: float = 0.0
+    checkpoint_s: float = 0.0
     engines_idle_s: float | None = None
     learner_idle_s: float | None = None
 

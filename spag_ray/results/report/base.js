@@ -17,24 +17,31 @@ const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 /** 1 turn, 2 turns. */
 const counted = (count, name) => `${count} ${name}${count === 1 ? "" : "s"}`;
 
-/** Packed data, base64 of gzip: of an element of this page; of a page that its server renews, from there. */
-async function packedText(id) {
-  const { run, stamp } = document.documentElement.dataset;
-  if (run === undefined) return byId(id).textContent;
-  const answer = await fetch(`data/${run}/${stamp}/${id}`);
-  if (!answer.ok) throw new Error(`${id}: ${answer.status}`);
-  return answer.text();
+/** Whether a server renews this page, which then has the data. */
+const isLive = () => document.documentElement.dataset.run !== undefined;
+
+async function answerOf(address) {
+  const answer = await fetch(address);
+  if (!answer.ok) throw new Error(`${address}: ${answer.status}`);
+  return answer;
 }
 
-async function unpackText(id) {
-  const binary = atob(await packedText(id));
+/** Packed data, base64 of gzip: of an element of this page; of a live page, of a reading of the run. */
+async function packedText(id, stamp) {
+  if (!isLive()) return byId(id).textContent;
+  const { run, stamp: shown } = document.documentElement.dataset;
+  return (await answerOf(`data/${run}/${stamp ?? shown}/${id}`)).text();
+}
+
+async function unpackText(id, stamp) {
+  const binary = atob(await packedText(id, stamp));
   const bytes = new Uint8Array(binary.length);
   for (let place = 0; place < binary.length; place++) bytes[place] = binary.charCodeAt(place); // from() is ten times slower
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Response(stream).text();
 }
 
-const unpack = async (id) => JSON.parse(await unpackText(id));
+const unpack = async (id, stamp) => JSON.parse(await unpackText(id, stamp));
 
 /** Lets the reader keep a text as a file. */
 function save(name, text, type) {

@@ -9,13 +9,13 @@ const charts = {
   async start() {
     this.seen = new IntersectionObserver((entries) => this.see(entries), { rootMargin: "400px" });
     document.addEventListener("themechange", () => this.drawn.forEach((name) => this.draw(name)));
-    await this.renew();
+    this.take(await unpack("figures"));
   },
 
-  /** Takes the figures as they are now. What is drawn is drawn again; the others wait until they come into view. */
-  async renew() {
-    const curve = this.figures.curve;
-    this.figures = { ...(await unpack("figures")), ...(curve ? { curve } : {}) };
+  /** The figures as they are now. What is drawn is drawn again; the others wait until they come into view. */
+  take(figures) {
+    const { curve } = this.figures;
+    this.figures = { ...figures, ...(curve ? { curve } : {}) };
     for (const name of [...this.drawn]) {
       if (byId(`plot-${name}`) && this.figures[name]) this.draw(name);
       else this.drawn.delete(name);
@@ -61,10 +61,16 @@ const charts = {
   /** The library runs as the script whose hash the page's policy names, or that its server has. */
   async load() {
     const script = document.createElement("script");
-    if (document.documentElement.dataset.run !== undefined) {
+    if (isLive()) {
       script.src = "plotly.js";
       document.head.append(script);
-      await new Promise((resolve) => script.addEventListener("load", resolve));
+      await new Promise((resolve, reject) => {
+        script.addEventListener("load", resolve);
+        script.addEventListener("error", () => {
+          this.plotly = null; // the next chart tries again
+          reject(new Error("plotly.js has not come"));
+        });
+      });
       return;
     }
     script.textContent = await unpackText("plotly");
@@ -82,9 +88,9 @@ const charts = {
 /** A figure's numbers as rows with a heading: of curves and bars x and y, of a heat map each cell. */
 function rowsOf({ data }) {
   const rows = [["series", "x", "y", "value"]];
-  for (const { name = "", x, y, z } of data) {
-    if (z) z.forEach((row, i) => row.forEach((value, j) => rows.push([name, x?.[j] ?? j, y?.[i] ?? i, value])));
-    else (x ?? []).forEach((each, place) => rows.push([name, each, y?.[place], ""]));
+  for (const { name = "", meta = name, x, y, z } of data) {
+    if (z) z.forEach((row, i) => row.forEach((value, j) => rows.push([meta, x?.[j] ?? j, y?.[i] ?? i, value])));
+    else (x ?? []).forEach((each, place) => rows.push([meta, each, y?.[place], ""]));
   }
   return rows;
 }

@@ -11,10 +11,10 @@ const filters = {
   said: null, // places of the games in which the searched text was said; null: none is searched
 
   /** Options for what there is; one that would leave everything in is not offered. What was chosen stays chosen. */
-  start(index) {
+  start(index, texts = new Map(), said = null) {
     this.index = index;
-    this.texts.clear();
-    this.said = null;
+    this.texts = texts;
+    this.said = said;
     this.options("filter-stage", [["", index.stages.map((name, place) => [name, place])]]);
     this.options("filter-outcome", [["", index.outcomes.map((name, place) => [name, place])]]);
     if (index.games.length > 1) this.options("filter-game", [["", index.games.map((game, place) => [game.name, place])]]);
@@ -52,31 +52,26 @@ const filters = {
     }
   },
 
-  /** Looks for the text of `filter-said` in all turns, block by block. Returns whether the answer is new. */
-  async search() {
+  /** Places of the games in which the text of `filter-said` was said, block by block; null if there is none to look
+   * for; undefined if another search has begun meanwhile. */
+  async search(index = this.index, texts = this.texts, stamp = undefined) {
     const wanted = byId("filter-said").value.trim().toLowerCase();
     const asked = ++this.asked;
-    if (!wanted) {
-      const had = this.said !== null;
-      this.said = null;
-      return had;
-    }
-    const { blockGames, stage } = this.index;
+    if (!wanted) return null;
     const found = new Set();
-    const blocks = Math.ceil(stage.length / blockGames);
+    const blocks = Math.ceil(index.stage.length / index.blockGames);
     for (let first = 0; first < blocks; first += AT_ONCE) {
       const numbers = Array.from({ length: Math.min(AT_ONCE, blocks - first) }, (_, place) => first + place);
-      const unread = numbers.filter((number) => !this.texts.has(number));
-      if (unread.length) byId("count").textContent = `Searching: ${(first * blockGames).toLocaleString("en")} games`;
-      const read = await Promise.all(unread.map((number) => unpack(`block-${number}`)));
-      if (asked !== this.asked) return false;
-      unread.forEach((number, place) => this.texts.set(number, read[place].map(saidIn)));
+      const unread = numbers.filter((number) => !texts.has(number));
+      if (unread.length) byId("count").textContent = `Searching: ${(first * index.blockGames).toLocaleString("en")} games`;
+      const read = await Promise.all(unread.map((number) => unpack(`block-${number}`, stamp)));
+      if (asked !== this.asked) return undefined;
+      unread.forEach((number, place) => texts.set(number, read[place].map(saidIn)));
       for (const number of numbers) {
-        this.texts.get(number).forEach((text, place) => text.includes(wanted) && found.add(number * blockGames + place));
+        texts.get(number).forEach((text, place) => text.includes(wanted) && found.add(number * index.blockGames + place));
       }
     }
-    this.said = found;
-    return true;
+    return found;
   },
 
   /** Places in the index, in its order, of the games that pass. */

@@ -48,29 +48,39 @@ const games = {
     return `#game=${encodeURIComponent(this.index.stages[this.index.stage[place]])}/${this.index.number[place]}`;
   },
 
-  /** Takes the games as they are now. The game that is shown stays as it is. */
-  async renew() {
+  /** The games as they are now, and those of them in which what is searched was said. The game that is shown stays. */
+  take(index, texts, said) {
     const before = this.listed[this.chosen];
     const shown = before === undefined ? null : [this.index.stages[this.index.stage[before]], this.index.number[before]];
-    const index = await unpack("index");
     this.index = index;
-    this.blocks.clear();
-    filters.start(index);
-    await filters.search();
+    this.blocks = new Map();
+    filters.start(index, texts, said ?? null);
     this.list();
     const place = shown ? this.placeOf(index.stages.indexOf(shown[0]), shown[1]) : index.opened;
-    const kept = this.listed.indexOf(place);
-    if (shown && kept >= 0) {
-      this.chosen = kept;
-      this.paint();
-    } else await this.choose(Math.max(kept, 0));
+    this.chosen = this.listed.indexOf(place);
+    this.paint();
+    if (!shown) this.choose(Math.max(this.chosen, 0));
+    if (said === undefined) this.search(0);
   },
 
   /** A search waits until the reader stops to type. */
   search(wait = 250) {
     clearTimeout(this.waiting);
     this.waiting = setTimeout(async () => {
-      await filters.search();
+      const { index } = this;
+      let said;
+      try {
+        said = await filters.search();
+      } catch {
+        said = null;
+        byId("filter-said").value = "";
+      }
+      if (said === undefined) return;
+      if (index !== this.index) {
+        this.search(0); // of games that have changed
+        return;
+      }
+      filters.said = said;
       this.filter();
     }, wait);
   },
@@ -149,16 +159,22 @@ const games = {
       return;
     }
     const game = this.listed[this.chosen];
-    const block = await this.block(Math.floor(game / this.index.blockGames));
-    if (turn !== this.shown) return;
-    showGame(byId("game"), block[game % this.index.blockGames], this.facts(game), this.indexOf(game), this.steps());
+    const [facts, index, steps] = [this.facts(game), this.indexOf(game), this.steps()]; // before the wait: all of one reading
+    try {
+      const block = await this.block(Math.floor(game / index.blockGames));
+      if (turn === this.shown) showGame(byId("game"), block[game % index.blockGames], facts, index, steps);
+    } catch {
+      if (turn === this.shown) byId("game").replaceChildren(element("p", "missing", "This game could not be read; choose it again."));
+    }
   },
 
   block(number) {
-    const found = this.blocks.get(number) ?? unpack(`block-${number}`);
-    this.blocks.delete(number);
-    this.blocks.set(number, found); // at the end: used last
-    if (this.blocks.size > KEPT_BLOCKS) this.blocks.delete(this.blocks.keys().next().value);
+    const { blocks } = this;
+    const found = blocks.get(number) ?? unpack(`block-${number}`);
+    blocks.delete(number);
+    blocks.set(number, found); // at the end: used last
+    found.catch(() => blocks.delete(number)); // the next one who asks tries again
+    if (blocks.size > KEPT_BLOCKS) blocks.delete(blocks.keys().next().value);
     return found;
   },
 
@@ -208,12 +224,14 @@ document.addEventListener("DOMContentLoaded", async () => {
     byId("count").textContent = "This browser cannot unpack the games and charts; a newer one can.";
     return;
   }
-  await games.start();
-  performance.mark("report-ready");
-  document.documentElement.dataset.ready = "yes";
-  requestAnimationFrame(() => setTimeout(async () => {
+  try {
+    await games.start();
+    performance.mark("report-ready");
+    document.documentElement.dataset.ready = "yes";
+    await new Promise((resume) => requestAnimationFrame(() => setTimeout(resume)));
     await charts.start();
     await curves.start();
-    document.dispatchEvent(new Event("reportdrawn"));
-  }));
+  } finally {
+    document.dispatchEvent(new Event("reportstarted"));
+  }
 });

@@ -42,12 +42,25 @@ class RunCurves:
                     rows.add((float(points.x), seconds, value))
                     self.num_points += 1
 
+    @property
+    def last_time(self) -> float | None:
+        """When the newest line was written, in seconds since the epoch; None without lines."""
+        return None if self._began is None else self._ended
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self._curves)
+
+    def curve(self, name: str) -> list[Any] | None:
+        """[axis, x, seconds, values], thinned to 1,000 points; None if the run has no such curve."""
+        if name not in self._curves:
+            return None
+        axis, rows = self._curves[name]
+        return [axis, *([_short(row[place]) for row in rows.rows()] for place in range(3))]
+
     def as_json(self) -> dict[str, Any]:
-        """{curve: [axis, x, seconds, values]}, thinned to 1,000 points each."""
-        return {
-            name: [axis, *([_short(row[place]) for row in rows.rows()] for place in range(3))]
-            for name, (axis, rows) in sorted(self._curves.items())
-        }
+        """{name: its curve}"""
+        return {name: self.curve(name) for name in self.names}
 
 
 def _short(value: float | None) -> float | int | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 import math
-import random
+import zlib
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -83,13 +84,13 @@ class Transcripts:
             self.by_version.setdefault(version, Counter())[episode.verdict.outcome] += 1
 
 
-def read_transcripts(folder: Path, packer: Packer, max_games: int, seed: int = 0) -> Transcripts:
+def read_transcripts(folder: Path, packer: Packer, max_games: int) -> Transcripts:
     """Reads every log of `folder`. If there are more than `max_games` games, a sample is packed: the same share of each
     stage, and at least one game of each."""
     found = Transcripts()
     logs = stage_logs(folder)
     chosen = _sample(
-        {stage: sum(1 for _ in stage_records(path, LogFaults())) for stage, path in logs.items()}, max_games, seed
+        {stage: sum(1 for _ in stage_records(path, LogFaults())) for stage, path in logs.items()}, max_games
     )
     for stage, path in logs.items():
         faults = StageFaults()
@@ -104,13 +105,15 @@ def read_transcripts(folder: Path, packer: Packer, max_games: int, seed: int = 0
     return found
 
 
-def _sample(sizes: Mapping[str, int], max_games: int, seed: int) -> dict[str, Collection[int]] | None:
-    """{stage: places in its log} of the sampled games; None if all games fit."""
+def _sample(sizes: Mapping[str, int], max_games: int) -> dict[str, Collection[int]] | None:
+    """{stage: places in its log} of the sampled games; None if all games fit. As a run grows, most stay in the
+    sample."""
     total = sum(sizes.values())
     if total <= max_games:
         return None
-    draw = random.Random(seed)
-    return {
-        stage: set(draw.sample(range(size), min(size, max(1, size * max_games // total))))
-        for stage, size in sizes.items()
-    }
+
+    def drawn(stage: str, size: int) -> set[int]:
+        count = min(size, max(1, size * max_games // total))
+        return set(heapq.nsmallest(count, range(size), key=lambda place: zlib.crc32(f"{stage}/{place}".encode())))
+
+    return {stage: drawn(stage, size) for stage, size in sizes.items()}

@@ -49,18 +49,18 @@ def test_a_folder_is_read_again_when_it_has_changed_and_the_last_reading_stays(
     async def story() -> None:
         shown = of(run)
         first = await shown.newest()
-        assert 'data-stamp="1"' in first.page
+        assert f'data-stamp="{first.stamp}"' in first.page
         for _ in range(3):
             await shown.newest()
             await until(lambda: shown._task is None or shown._task.done())
         assert (await shown.newest()).stamp == first.stamp, "nothing has changed"
         (run / "ended.json").write_text('{"ended": "failed", "reason": "it broke"}')
         await shown.newest()
-        await until(lambda: shown._readings[-1].stamp == first.stamp + 1)
+        await until(lambda: shown._readings[-1].stamp > first.stamp)
         assert (await shown.newest()).ended == "failed: it broke"
         assert shown.of_stamp(first.stamp) is first
         with pytest.raises(HTTPException):
-            shown.of_stamp(first.stamp + 2)
+            shown.of_stamp(first.stamp - 1)
 
     asyncio.run(story())
 
@@ -92,6 +92,73 @@ def test_a_folder_that_is_gone_is_said_and_what_was_read_stays(run: Path, monkey
             await never.newest()
 
     asyncio.run(story())
+
+
+def test_a_reading_that_fails_in_any_way_is_said(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "LEAST_S", 0.0)
+    monkeypatch.setattr(live, "REST", 0)
+
+    async def story() -> None:
+        shown = of(run)
+        first = await shown.newest()
+        monkeypatch.setattr(live, "read_run", lambda *_: 1 / 0)
+        (run / "ended.json").write_text('{"ended": "finished"}')
+        await shown.newest()
+        await until(lambda: shown.fault)
+        assert (await shown.newest()) is first
+        assert "division" in shown.fault
+
+    asyncio.run(story())
+
+
+def test_a_run_whose_metrics_cannot_be_read_leaves_the_others_curves(run: Path, tmp_path: Path) -> None:
+    other = tmp_path / "runs" / "other"
+    (other / "metrics.jsonl").mkdir(parents=True)
+    _, curves = live_runs([run, other], [None, None])
+
+    async def story() -> None:
+        assert await curves.look() > 0
+        assert list(curves.faults) == ["other"]
+        assert curves.runs["one"].curve("step/loss/self_play") is not None
+
+    asyncio.run(story())
+
+
+def test_a_request_that_gives_up_leaves_one_reader(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, curves = live_runs([run], [None])
+    read, readers = curves.runs["one"].read, []
+
+    def slow() -> None:
+        readers.append(1)
+        assert len(readers) == 1, "two threads read one file"
+        time.sleep(0.3)
+        read()
+        readers.pop()
+
+    monkeypatch.setattr(curves.runs["one"], "read", slow)
+
+    async def story() -> None:
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await curves.look()
+        assert await curves.look() == curves.runs["one"].num_points > 0
+        assert curves.faults == {}
+
+    asyncio.run(story())
+
+
+def test_a_damaged_configuration_hides_nothing_and_long_values_show_where_they_differ(tmp_path: Path) -> None:
+    long = "/models/" + "very/" * 12
+    for name, model in (("a", f"{long}model-a"), ("b", f"{long}model-b")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text(f"model: {model}\n")
+    folders = {name: tmp_path / name for name in "ab"}
+    text = str(config_differences(folders))
+    assert "...a</td>" in text
+    assert "...b</td>" in text
+    (tmp_path / "a" / "config.yaml").write_text("- broken: [")
+    assert "model</th>" in str(config_differences(folders)), "the other one is still told"
 
 
 def test_runs_are_told_apart_by_the_ends_of_their_paths() -> None:

@@ -326,3 +326,18 @@ def test_a_page_beyond_loopback_has_to_be_wanted(run: Any, tmp_path: Path) -> No
     assert "--allow-network" in run("watch", str(tmp_path), "--web", "--host", "0.0.0.0")
     assert "no such folder" in run("watch", str(tmp_path / "none"), "--web")
     assert "named twice" in run("watch", str(tmp_path), f"{tmp_path}/", "--web")
+
+
+def test_a_run_goes_on_when_whoever_reads_its_output_has_gone() -> None:
+    code = (
+        "import time; from cluster.cli import _RunConsole, _console; console = _console(_RunConsole)\n"
+        "for _ in range(4): console.print('a line'); time.sleep(0.1)\n"
+        "import sys; print('to the end', file=sys.stderr)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read().strip() == "to the end"
+    assert process.wait(20) == 0

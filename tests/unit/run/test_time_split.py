@@ -9,7 +9,7 @@ import pytest
 
 from cluster.run.health import Health
 from cluster.run.training_verbs import Trainer
-from cluster.tracking.curves import Curves
+from spag_ray.results.curves import Curves
 from cluster.tracking.time_split import TimeSplit
 from spag_ray.config.loading import parse_config
 from spag_ray.results.lines import IterationLine
@@ -105,7 +105,8 @@ def test_the_line_of_an_iteration_has_what_occurred_in_it_and_the_learners_idle_
     (line,) = lines
     assert line == IterationLine(
         "spag-2", 3, 12, 10.5, generate_s=6.0, train_s=3.0, sync_s=1.0, engines_idle_s=4.2, learner_idle_s=6.5
-    ), "nothing was evaluated: that is left out, not 0"
+    )
+    assert "evaluate_s" in line.values(), "nothing was evaluated, which took 0 s: gauges keep no older time"
     with pytest.raises(OSError, match="lost"), trainer.iteration(Stage.of_round(3)):
         raise OSError("lost")
     assert len(lines) == 1
@@ -115,4 +116,29 @@ def test_iterations_are_drawn_over_optimiser_steps_with_their_version() -> None:
     points = Curves().points(5.0, IterationLine("spag-2", 3, 12, 10.5, train_s=3.0))
     assert points is not None
     assert (points.axis, points.x) == ("optimiser_step", 12)
-    assert points.values == {"iteration/version": 3.0, "iteration/seconds": 10.5, "iteration/train_s": 3.0}
+    there = {name: value for name, value in points.values.items() if value}
+    assert there == {"iteration/version": 3.0, "iteration/seconds": 10.5, "iteration/train_s": 3.0}
+
+
+@pytest.mark.parametrize("schedule", ["rounds", "stream"])
+def test_a_streams_engines_are_measured_before_others_play_on_them(
+    schedule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    meter = SimpleNamespace(take=lambda stage=None, version=0: asked.append(stage), idle_share=lambda: None)
+    recorder = SimpleNamespace(record=lambda line: None, num_steps=1)
+    ground = SimpleNamespace(split=TimeSplit(Clock()), version=3, meter=meter)
+    config = parse_config({"schedule": schedule})
+    trainer = Trainer(SimpleNamespace(config=config, samples=None, recorder=recorder, ground=ground), recovery=None)  # type: ignore[arg-type]
+    monkeypatch.setattr(trainer, "_measure", lambda stage: asked.append("matches"))
+    for name in ("_write_cards", "look_for_collapse"):
+        monkeypatch.setattr(trainer, name, lambda stage: None)
+    trainer.evaluate(Stage.parse("imitated"))
+    with trainer.iteration(Stage.of_round(1)):
+        trainer.evaluate(Stage.of_round(1))
+    with trainer.iteration(Stage.of_round(2)):
+        pass
+    if schedule == "rounds":
+        assert asked == ["matches", None, "matches", None, None, None], "lines come from the games of a stage"
+    else:
+        assert asked == ["matches", None, "spag-1", "matches", None, None, "spag-2", None]
