@@ -85,7 +85,7 @@ const curves = {
       if (!curve || this.hidden.has(run)) return;
       axis = curve[0];
       count += 1;
-      most = curve[3].reduce((before, value) => Math.max(so_far, value ?? -Infinity), most);
+      most = curve[3].reduce((before, value) => Math.max(before, value ?? -Infinity), most);
       const x = over === 2 ? curve[2].map((seconds) => seconds / 3600) : axis === "seconds" ? curve[2] : curve[1];
       const line = (y, more) => ({
         type: "scatter",

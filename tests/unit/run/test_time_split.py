@@ -9,9 +9,9 @@ import pytest
 
 from cluster.run.health import Health
 from cluster.run.training_verbs import Trainer
-from spag_ray.results.curves import Curves
 from cluster.tracking.time_split import TimeSplit
 from spag_ray.config.loading import parse_config
+from spag_ray.results.curves import Curves
 from spag_ray.results.lines import IterationLine
 from spag_ray.stages import Stage
 
@@ -128,7 +128,7 @@ def test_a_streams_engines_are_measured_before_others_play_on_them(
     meter = SimpleNamespace(take=lambda stage=None, version=0: asked.append(stage), idle_share=lambda: None)
     recorder = SimpleNamespace(record=lambda line: None, num_steps=1)
     ground = SimpleNamespace(split=TimeSplit(Clock()), version=3, meter=meter)
-    config = parse_config({"schedule": schedule})
+    config = parse_config({"schedule": schedule, "self_play": {"games_per_round": 64}})
     trainer = Trainer(SimpleNamespace(config=config, samples=None, recorder=recorder, ground=ground), recovery=None)  # type: ignore[arg-type]
     monkeypatch.setattr(trainer, "_measure", lambda stage: asked.append("matches"))
     for name in ("_write_cards", "look_for_collapse"):
