@@ -238,6 +238,8 @@ class Learner:
         self._num_steps_done += 1
         own, norm = sums.read(gradient_norm)
         own.maxima["compute_s"] = seconds_between(compute_began, computed)
+        if self._engine.device.type == "cuda":
+            own.maxima["gpu_memory_bytes"] = torch.cuda.max_memory_allocated(self._engine.device)
         return step_report(
             own.over_ranks(gathered_over_ranks),
             batch.counts,

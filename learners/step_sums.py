@@ -182,6 +182,7 @@ def step_report(
         tokens_per_s=tokens / seconds,
         tokens_per_s_per_gpu=None if gpus is None else tokens / seconds / gpus.num_gpus,
         mfu=None if gpus is None else gpus.mfu(tokens, targets, seconds),
+        gpu_memory_bytes=int(maxima["gpu_memory_bytes"]) if "gpu_memory_bytes" in maxima else None,
         seconds=seconds,
         skipped=gradient_norm is None,
         compute_s=maxima.get("compute_s", math.nan),

@@ -31,7 +31,7 @@ class EngineMeter:
             log.info("no figures within %g s from %s", WITHIN_S, ", ".join(calls[each] for each in late))
         for call in answered:
             try:
-                found: EngineFigures = ray.get(call)
+                found: EngineFigures = ray.get(call, timeout=WITHIN_S)
             except ray.exceptions.RayError as error:  # the heartbeats find an engine that is gone
                 log.info("no figures from %s: %s", calls[call], str(error).partition("\n")[0])
                 continue

@@ -111,6 +111,7 @@ PANELS: dict[str, tuple[Panel, ...]] = {
         Panel("Forward and backward", ("learner_compute_seconds_total",)),
         Panel("Tokens computed", ("learner_tokens_per_second", "learner_gpu_tokens_per_second")),
         Panel("Model FLOPs utilisation", ("learner_mfu_ratio",)),
+        Panel("Learner's GPU memory", ("learner_gpu_memory_bytes",)),
         Panel("Tokens trained on, computed", ("learner_target_tokens_total", "learner_computed_tokens_total")),
     ),
     "Engines and learner": (

@@ -51,7 +51,8 @@ class StepReport:
     None: in imitation all of these, with the published loss all but advantages. `gradient_norm` is before clipping.
     `compute_s`: the part of `seconds` in forward and backward on the busiest rank. `tokens_per_s`: of
     `num_unique_tokens`. `mfu`: model FLOPs utilisation, the share of the GPUs' measured bfloat16 matrix rate
-    (learners/utilization.py). It and `tokens_per_s_per_gpu` are None on CPUs.
+    (learners/utilization.py). `gpu_memory_bytes`: the most that PyTorch has held on a GPU, of the rank with the most.
+    These and `tokens_per_s_per_gpu` are None on CPUs.
     `skipped`: the loss or the gradient was not finite, and the weights were not changed.
     """
 
@@ -95,6 +96,7 @@ class StepReport:
     tokens_per_s: float = NOT_SAID
     tokens_per_s_per_gpu: float | None = None
     mfu: float | None = None
+    gpu_memory_bytes: int | None = None
     seconds: float = NOT_SAID
     compute_s: float = NOT_SAID
     skipped: bool = False
