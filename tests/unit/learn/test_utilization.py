@@ -72,7 +72,8 @@ def report_on(gpus: Utilization | None) -> dict[str, Any]:
     """The line of a step of 1,000 tokens, 500 of them trained on, in 2 s."""
     objective, spec = ObjectiveConfig(), StageSpec("self_play", 1, 0.0, 0.0)
     figures, _ = StepSums(objective, spec).read(None)
-    figures = Figures(figures.sums | {"unique_tokens": 1000.0, "target_tokens": 500.0}, figures.maxima)
+    sums = figures.sums | {"unique_tokens": 1000.0, "target_tokens": 500.0}
+    figures = Figures(sums, figures.maxima | ({} if gpus is None else {"gpu_memory_bytes": 3e9}))
     report = step_report(
         figures, Batch(()).counts, objective, spec, step=1, gradient_norm=1.0, learning_rate=0.0, seconds=2.0, gpus=gpus
     )
@@ -83,9 +84,10 @@ def test_a_step_says_how_much_of_its_gpus_it_used_and_on_cpus_nothing() -> None:
     on_gpus = report_on(Utilization(StepCost(600.0, 100.0), matrix_rate=1e6, num_gpus=2))
     assert (on_gpus["tokens_per_s"], on_gpus["tokens_per_s_per_gpu"]) == (500.0, 250.0)
     assert on_gpus["mfu"] == pytest.approx(0.1625)
+    assert on_gpus["gpu_memory_bytes"] == 3_000_000_000
     on_cpus = report_on(None)
     assert on_cpus["tokens_per_s"] == 500.0
-    assert not {"mfu", "tokens_per_s_per_gpu"} & set(on_cpus)
+    assert not {"mfu", "tokens_per_s_per_gpu", "gpu_memory_bytes"} & set(on_cpus)
 
 
 def test_the_rate_of_matrix_products_is_measured() -> None:
