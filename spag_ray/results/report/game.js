@@ -31,7 +31,7 @@ function showTurn(turn, place, game, index) {
   const who = element("p", "who");
   who.append(element("b", "", index.seats[turn.seat]), ` ${describeTurn(turn, index)}`);
   const bubble = element("p", "bubble");
-  if (turn.thought) bubble.append(element("span", "thought", turn.thought), " ");
+  if (turn.thought) bubble.append(element("span", "thought", turn.thought));
   if (turn.text) bubble.append(...shaded(turn, place === game.decided ? game.span : null, index.stepsPerNat));
   else bubble.append(element("span", "empty", "says nothing"));
   if (place === game.decided) made.classList.add("decides");
