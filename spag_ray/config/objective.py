@@ -180,12 +180,14 @@ class ObjectiveConfig(Part):
             )
         if self.loss == "published":
             raise ValueError(f"advantage: {self.advantage} is not for the loss `published`; leave one of them out")
-        for key in _OF_SHARES:
-            if getattr(self, key) != type(self).model_fields[key].default:
-                raise ValueError(
-                    f"{key}: {getattr(self, key)} is for advantage: spag, which shares a payoff out; {self.advantage} "
-                    "gives every turn of a seat its advantage; leave one of them out"
-                )
+        defaults = {key: type(self).model_fields[key].default for key in _OF_SHARES}
+        if changed := [key for key, default in defaults.items() if getattr(self, key) != default]:
+            told = ", ".join(f"{key}: {getattr(self, key)}" for key in changed)
+            back = ", ".join(f"{key}: {defaults[key]}" for key in changed)  # a configuration that is named has values
+            raise ValueError(
+                f"{told} {'is' if len(changed) == 1 else 'are'} for advantage: spag, which shares a payoff out; "
+                f"{self.advantage} gives every turn of a seat its advantage; leave them out, or set {back}"
+            )
         for key, value in _WHOLE_GAMES.items():
             if getattr(self, key) != value:
                 raise ValueError(

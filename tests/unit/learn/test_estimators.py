@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 from cluster.planning.plan_checks import check_plan
 from learners.step_sums import Figures, step_report
 from spag_ray.config.files import named_paths
-from spag_ray.config.loading import parse_config
+from spag_ray.config.loading import load_config, parse_config
 from spag_ray.config.no_effect import values_without_effect
 from spag_ray.config.objective import ESTIMATORS, ObjectiveConfig
 from spag_ray.config.parts import Payoffs
@@ -420,3 +421,13 @@ def test_shipped_estimators_pass_the_check_and_empty_batches_are_empty() -> None
         assert applied(estimator, name, []) == []
     with pytest.raises(InputError, match="gave advantages of 0 trajectories for 4"):
         applied(lambda _: [], "mine", GAMES)
+
+
+def test_what_another_estimator_does_not_take_is_told_at_once_with_how_to_take_it_back() -> None:
+    """Of a configuration that is named, values can be set and not left out."""
+    with pytest.raises(ConfigError) as told:
+        load_config("kuhn", ["objective.advantage=rae"])
+    assert "decay: 1.0, baseline: scenario are for advantage: spag" in str(told.value)
+    (back,) = re.findall(r"or set (.*)$", str(told.value))
+    set_back = [f"objective.{each.replace(': ', '=')}" for each in back.split(", ")]
+    assert load_config("kuhn", ["objective.advantage=rae", *set_back]).objective.advantage == "rae"
