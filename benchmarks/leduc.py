@@ -1,7 +1,7 @@
 """Does self-play learn Leduc poker? NashConv of every stage, exactly, of a small model (benchmarks/small_model.py).
 
     python -m benchmarks.leduc run --seed 1 --out runs/leduc       # one seed; called again, it resumes
-    python -m benchmarks.leduc tables --out docs/leduc             # Markdown tables of all seeds that are done
+    python -m benchmarks.leduc tables --out runs/leduc             # Markdown tables of all seeds that are done
 
 A seed is a model of its own random weights that imitates random legal play, then plays itself: configs/leduc.yaml with
 the values of SMALL. `run` keeps a record, SEED.json.

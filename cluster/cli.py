@@ -179,8 +179,7 @@ def watch(
 ) -> None:
     """A live view of a run, or of several on one page; Ctrl-C closes the view, the runs continue."""
     if web:
-        from cluster.commands.watch_web import run_watch_web
-        from cluster.serve.watch_web import PageWanted
+        from cluster.commands.watch_web import PageWanted, run_watch_web
 
         wanted = PageWanted(host, port, allow_network, opens_browser=not no_browser)
         run_watch_web(targets, wanted, run, once, _console())

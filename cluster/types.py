@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -46,6 +46,11 @@ class Seat:
     endpoint: Endpoint | None = None
     adapter: str | None = None
     script: str = ""
+
+
+def engine_players(seats: Iterable[Seat]) -> frozenset[str]:
+    """The names with which turns of engines are stamped, not those of scripted and outside players."""
+    return frozenset(seat.policy for seat in seats if seat.cards is None and seat.endpoint is None)
 
 
 @dataclass(frozen=True)

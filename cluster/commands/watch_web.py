@@ -1,23 +1,58 @@
-"""`spag-ray watch --web`: a live view of runs on a page; serve/live.py serves it."""
+"""`spag-ray watch RUN... --web`: a live view of runs on a page, which serve/live.py makes."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from cluster.commands.report import decoder
-from cluster.serve.watch_web import PageWanted, watch_web
-from spag_ray.errors import ConfigError
-from spag_ray.host.addresses import looks_like_address
+from cluster.serve.guard import Guard
+from cluster.serve.live import live_runs, make_live_app
+from cluster.serve.server import address_of, bound, serve_app
+from spag_ray.errors import ConfigError, InputError
+from spag_ray.host.addresses import is_loopback, looks_like_address
+from spag_ray.results.report.files import read_files
+
+
+@dataclass(frozen=True)
+class PageWanted:
+    """Where the page is to be, and who may see it."""
+
+    host: str = "127.0.0.1"
+    port: int = 8401
+    allow_network: bool = False
+    opens_browser: bool = True
 
 
 def run_watch_web(targets: Sequence[str], wanted: PageWanted, run: str | None, once: bool, console: Console) -> None:
-    """`spag-ray watch --web`. Raises ConfigError for what a page cannot do."""
+    """Returns when it is stopped by Ctrl-C or SIGTERM. Raises ConfigError for what a page cannot do, RunFolderError for
+    a folder that is no run's, InputError for one that is named twice, and for an address that cannot be had."""
     if once or run is not None:
         raise ConfigError("--once and --run are for the view in the terminal; leave them out with --web")
     for target in targets:
         if not Path(target).exists() and looks_like_address(target):
             raise ConfigError(f"--web reads the folder of a run; {target} is an address: give the run's folder")
-    watch_web([Path(target) for target in targets], wanted, console, lambda folder: decoder(folder, console))
+    is_local = is_loopback(wanted.host)
+    if not is_local and not wanted.allow_network:
+        raise ConfigError(
+            f"--host {wanted.host} would show the runs and their games to other machines; if you want that, add "
+            "--allow-network: a token is then needed"
+        )
+    folders = [Path(target) for target in targets]
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise InputError("a run is named twice; name each once")
+    for folder in folders:
+        read_files(folder)
+    runs, curves = live_runs(folders, [decoder(folder, console) for folder in folders])
+    token = None if is_local else secrets.token_urlsafe(24)
+    app = make_live_app(runs, curves, Guard(token, inline_styles=True))
+    with bound(wanted.host, wanted.port) as listening, contextlib.suppress(KeyboardInterrupt):
+        address = address_of(wanted.host, listening, token)
+        asyncio.run(serve_app(app, listening, address, console, wanted.opens_browser))
+    console.print("stopped")

@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from cluster.runtime.output_files import told_apart_paths
 from spag_ray.errors import InputError, meant
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.lines import ExploitabilityLine, HeldOutLine, Line, PlayLine, StepLine
@@ -142,7 +143,7 @@ def comparison_table(runs: Mapping[str, Mapping[str, float]]) -> Table:
     mean by Student's t, from two runs on."""
     table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
     table.add_column("")
-    for name in _short(list(runs)):
+    for name in told_apart_paths([Path(name) for name in runs]):
         table.add_column(escape(name), justify="right", no_wrap=True)
     table.add_column("mean [95 %]", justify="right", no_wrap=True)
     for figure in dict.fromkeys(name for figures in runs.values() for name in figures):
@@ -219,12 +220,3 @@ def _lines(folder: Path) -> list[tuple[float, Line]]:
     if not found:
         raise InputError(f"{folder} is no run folder, or nothing was measured in it yet: it has no metrics.jsonl")
     return found
-
-
-def _short(names: Sequence[str]) -> list[str]:
-    """The names without what all begin with, up to a slash."""
-    parts = [Path(name).parts for name in names]
-    same = 0
-    while len(names) > 1 and all(len(each) > same + 1 for each in parts) and len({each[same] for each in parts}) == 1:
-        same += 1
-    return [str(Path(*each[same:])) for each in parts]

@@ -28,7 +28,6 @@ _COLUMNS = {
     Outcome.DEFENDER_BREACH: "magenta",
     Outcome.TIED: "yellow",
 }
-_PARTS = ("generate", "score", "train", "sync", "evaluate", "checkpoint")
 _NAMES = {"kl": "KL", "ratio_max": "max ratio"}
 
 
@@ -193,8 +192,7 @@ def _machine(view: RunView, width: int) -> list[Text]:
         lines.append(line)
         lines += _staleness(waiting.lags, width)
     if (iteration := view.iteration) is not None:
-        parts = {name: getattr(iteration, f"{name}_s") for name in _PARTS}
-        shares = {name: value / max(iteration.seconds, 1e-9) for name, value in parts.items() if value}
+        shares = {name: value / max(iteration.seconds, 1e-9) for name, value in iteration.parts.items()}
         told = ", ".join(f"{name} {share:.0%}" for name, share in shares.items() if share >= 0.01)
         lines.append(_labelled("iteration").append(f"{iteration.seconds:.1f} s: {told}"))
     restarts = ", ".join(f"{count} {plain(part)}" for part, count in sorted(view.restarts.items()))

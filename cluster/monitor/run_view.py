@@ -28,6 +28,7 @@ from spag_ray.results.lines import (
     ExploitabilityLine,
     GamesLine,
     IterationLine,
+    Line,
     PlayLine,
     RestartLine,
     StepLine,
@@ -232,12 +233,8 @@ class RunView:
         self.began = at if self.began is None else self.began
         self.newest = at
         line = parse_line(raw)
-        if line is not None and (words := _HAPPENINGS.get(line.kind)) is not None:
-            self.happenings.append((at, words.format_map(line.values())))
+        self._take_happening(line, at)
         match line:
-            case CollapseLine() | ExploitabilityLine():
-                game = told_apart(self._names, f"{line.game}: ") if isinstance(line, ExploitabilityLine) else ""
-                self.happenings.append((at, game + str(line)))
             case StepLine():
                 self._take_step(line)
             case StreamLine():
@@ -258,6 +255,15 @@ class RunView:
                 self.evaluations[row.stage, row.task, row.metric] = row
             case RestartLine():
                 self.restarts[line.what.replace(".", "-").split("-")[0]] += 1
+
+    def _take_happening(self, line: Line | None, at: float) -> None:
+        match line:
+            case CollapseLine():
+                self.happenings.append((at, str(line)))
+            case ExploitabilityLine(game=game):
+                self.happenings.append((at, told_apart(self._names, f"{game}: ") + str(line)))
+            case Line() if (words := _HAPPENINGS.get(line.kind)) is not None:
+                self.happenings.append((at, words.format_map(line.values())))
 
     def _take_step(self, line: StepLine) -> None:
         learning = self.learning.setdefault(line.policy, Learning())

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from statistics import fmean
-from typing import Any, get_args
+from typing import Any
 
 from actors.league import Opponents
 from actors.models import BUILT_IN
@@ -18,13 +18,13 @@ from cluster.run.parts import RunParts
 from cluster.run.recovery import Recovery
 from cluster.schedules.rounds import play_round
 from cluster.schedules.stream import Stream, streaming
-from cluster.tracking.time_split import OF_LEARNER, Phase
+from cluster.tracking.time_split import OF_LEARNER
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.rules import Role
 from spag_ray.game.share_plan import SharePlan
 from spag_ray.game.words import Scenario
-from spag_ray.results.lines import EloLine, IterationLine
+from spag_ray.results.lines import PHASES, EloLine, IterationLine
 from spag_ray.results.matches import Match, of_game
 from spag_ray.results.model_card import SMOLLM2, BaseModel, write_cards
 from spag_ray.results.saved_models import is_complete, make_incomplete
@@ -40,22 +40,19 @@ class Trainer:
         self.recovery = recovery
         self._parts = parts
         self._split = parts.ground.split
-        self._are_measured = True  # outside of iterations
 
     @contextmanager
     def iteration(self, stage: Stage) -> Iterator[None]:
         """A round, or a version of a stream: a line says where its time went, unless the block fails."""
-        meter = self._parts.ground.meter
+        meter, is_stream = self._parts.ground.meter, self.config.schedule == "stream"
         meter.take()
         meter.idle_share()
-        self._are_measured = False
         self._split.restart()
         yield
-        self._measure_stream(stage)
-        meter.take()
+        meter.take(str(stage) if is_stream else None, self._parts.ground.version)
         idle_share = meter.idle_share()
         seconds, of_phase = self._split.taken()
-        waited: dict[str, Any] = {f"{phase}_s": round(of_phase.get(phase, 0.0), 3) for phase in get_args(Phase)}
+        waited: dict[str, Any] = {f"{phase}_s": round(of_phase.get(phase, 0.0), 3) for phase in PHASES}
         self._parts.recorder.record(
             IterationLine(
                 stage=str(stage),
@@ -67,12 +64,6 @@ class Trainer:
                 **waited,
             )
         )
-
-    def _measure_stream(self, stage: Stage) -> None:
-        """Once in an iteration, before other games are played on a stream's engines."""
-        if self.config.schedule == "stream" and not self._are_measured:
-            self._are_measured = True
-            self._parts.ground.meter.take(str(stage), self._parts.ground.version)
 
     def start(self) -> None:
         """Start engines and learners, once there is room for all of them."""
@@ -199,7 +190,6 @@ class Trainer:
     def evaluate(self, stage: Stage) -> None:
         """Evaluate the stage's policies: on held-out words against themselves and frozen opponents, and on tasks of
         lm-evaluation-harness. Raises CollapseError if the run has collapsed and is to stop."""
-        self._measure_stream(stage)
         with self._split.phase("evaluate"):
             self._measure(stage)
         self._write_cards(stage)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from spag_ray.errors import InputError
@@ -24,6 +25,19 @@ def label_of(folder: Path) -> str:
     """
     is_seed = re.fullmatch(r"seed-\d+", folder.name) is not None
     return f"{folder.resolve().parent.name}-{folder.name}" if is_seed else folder.name
+
+
+def told_apart_paths(paths: Sequence[Path]) -> list[str]:
+    """The paths without the folders that all of them begin with.
+
+    >>> told_apart_paths([Path("runs/a/seed-1"), Path("runs/a/seed-2")])
+    ['seed-1', 'seed-2']
+    """
+    parts = [path.parts for path in paths]
+    same = 0
+    while len(paths) > 1 and all(len(each) > same + 1 for each in parts) and len({each[same] for each in parts}) == 1:
+        same += 1
+    return [str(Path(*each[same:])) for each in parts]
 
 
 def refuse_existing(path: Path) -> None:

@@ -11,7 +11,7 @@ from actors.arena import GameTask
 from actors.league import Opponents
 from cluster.runtime.ray_session import get
 from cluster.schedules.playground import Playground
-from cluster.types import Seat
+from cluster.types import Seat, engine_players
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.game_count import GameCount, count_by_game
 from spag_ray.episodes.wire import decode
@@ -53,17 +53,20 @@ def play_round(
                 "those that the run was started with, or start another run"
             )
     tasks = [task for task in all_tasks if task.number not in there]
-    ground.meter.take()
+    players = engine_players(seats.values())
+    is_measured = bool(players) and ground.config.schedule == "rounds"  # a stream's engines play other games meanwhile
+    if is_measured:
+        ground.meter.take()
     began = time.perf_counter()
     _play_all(ground, stage, len(all_tasks), tasks, seats)
     seconds = time.perf_counter() - began
-    is_sampled = any(seat.cards is None and seat.endpoint is None for seat in seats.values())
-    ground.meter.take(stage if tasks and is_sampled else None, ground.version)
+    if is_measured:
+        ground.meter.take(stage if tasks else None, ground.version)
     ground.buffer_metrics.sample(now=True)
     episodes = [decode(data) for data in ground.buffer.get(ground.buffer.handle.take.remote(stage))]
     for name in dict.fromkeys(episode.game for episode in episodes):
         own = [episode for episode in episodes if episode.game == name]
-        ground.recorder.record(_play_line(ground, stage, seconds, own, there, is_sampled=is_sampled))
+        ground.recorder.record(_play_line(ground, stage, seconds, own, there, players=players))
     return episodes
 
 
@@ -74,10 +77,10 @@ def _play_line(
     episodes: Sequence[Episode],
     there: Container[int],
     *,
-    is_sampled: bool,
+    players: Container[str],
 ) -> PlayLine:
-    """Of a game's `episodes`: this attempt played those that are not `there`, in these seconds. `is_sampled`: by
-    engines."""
+    """Of a game's `episodes`: this attempt played those that are not `there`, in these seconds. `players`: those that
+    engines play."""
     game = episodes[0].game
     (count,) = count_by_game(episodes).values()
     now = count_by_game(episode for episode in episodes if episode.number not in there).get(game, GameCount())
@@ -93,9 +96,9 @@ def _play_line(
         tokens_per_s=round(now.num_tokens / seconds, 1),
         outcomes={str(outcome): number for outcome, number in count.outcomes.items()},
         tokens_per_s_per_gpu=(
-            ground.tokens_per_s_per_gpu(now.num_tokens, seconds) if is_sampled and now.num_games else None
+            ground.tokens_per_s_per_gpu(now.num_tokens, seconds) if players and now.num_games else None
         ),
-        figures=game_figures(episodes, ground.payoffs, is_sampled),
+        figures=game_figures(episodes, ground.payoffs, players),
     )
 
 

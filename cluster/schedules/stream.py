@@ -15,7 +15,7 @@ from cluster.buffer.stream import STAGE, StreamCounts
 from cluster.handles import Ref
 from cluster.runtime.ray_session import get
 from cluster.schedules.playground import Playground
-from cluster.types import Seat
+from cluster.types import Seat, engine_players
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import decode
 from spag_ray.game.words import WordStream
@@ -95,7 +95,7 @@ class Stream:
                 tokens_per_s_per_gpu=self._ground.tokens_per_s_per_gpu(total.num_tokens, seconds),
                 staleness_mean=round(sum(lag * n for lag, n in new.items()) / new.total(), 3) if new else None,
                 staleness_max=max(new, default=None),
-                figures=game_figures(episodes, self._ground.payoffs),
+                figures=game_figures(episodes, self._ground.payoffs, engine_players(self._seats.values())),
             )
         )
         return episodes, self._buffer.get(self._buffer.handle.repeated.remote())

@@ -1,5 +1,4 @@
 """Pages in the browser: `spag-ray serve`, on which a person plays against a model, and `spag-ray watch --web`.
 
-Tests of other names: answers, app, guard, kept_games in test_visits.py; command, server in test_serve.py; watch_web in
-test_live_page.py.
+Tests of other names: answers, app, guard, kept_games in test_visits.py; command, server in test_serve.py.
 """

@@ -5,7 +5,8 @@ const ASK_EVERY_MS = 2000;
 const KEPT = ["games-title", "curves-title"]; // sections that renew themselves
 
 const live = {
-  sections: new Map(), // name: the text that the server sent last
+  // {name: the text that the server sent last}: this script runs before anything is drawn
+  sections: new Map([...document.querySelectorAll("main > section")].map((each) => [each.getAttribute("aria-labelledby"), each.innerHTML])),
   points: -1, // curves' points that are shown
 
   async start() {
@@ -19,7 +20,7 @@ const live = {
       if (document.visibilityState === "hidden") continue; // the server reads no files for a page that nobody sees
       try {
         await this.look();
-      } catch (error) {
+      } catch {
         this.say("lost", "not renewed: no answer");
       }
     }

@@ -6,18 +6,18 @@ GET  /api/curves                 {"runs": their names, "names": of the curves th
 GET  /api/curve?name=step/loss   of each run, to be drawn over each other
 GET  /data/RUN/STAMP/NAME        the packed data of a reading: index, figures, block-0, ...
 
-A run's folder is read in a thread when somebody asks, if it has changed; nothing is read while nobody looks. Threads
-are tasks that no request ends: a request that waits too long gives up, and the next one finds what was read. All else
+A run's folder is read in a thread when somebody asks, if it has changed; nothing is read while nobody looks. All else
 happens in the event loop, so nothing is locked. Nothing here writes to a run's folder.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp
 
+from cluster.runtime.output_files import told_apart_paths
 from cluster.serve.answers import add_file, missing, unfit
 from cluster.serve.client_limits import limited
 from cluster.serve.guard import Guard
@@ -50,9 +51,35 @@ from spag_ray.results.report.tokens import Decode
 log = logging.getLogger(__name__)
 
 LEAST_S = 2.0  # between two readings of a folder
-REST = 4  # times as long as a reading took; so at most a fifth of a core reads
+REST = 4  # so at most a fifth of a core reads
 MAX_SHOWN = 60  # characters of a value
 _MAIN_FILES = ("config.yaml", "metrics.jsonl", "matches.json", "league.json", "evaluations.json", "ended.json")
+
+
+class Rereading:
+    """Reads again when somebody asks and it is due: `least_s` after the last time, and REST times as long as that took.
+    One reading runs at a time, and no request that gives up ends it."""
+
+    def __init__(self, read: Callable[[], Coroutine[Any, Any, None]], least_s: float) -> None:
+        self._read, self._least_s = read, least_s
+        self._task: asyncio.Task[None] | None = None
+        self._due = 0.0
+
+    def begin(self) -> None:
+        if (self._task is None or self._task.done()) and time.monotonic() >= self._due:
+            self._task = asyncio.create_task(self._timed())
+
+    async def done(self) -> None:
+        """When none is running."""
+        while self._task is not None and not self._task.done():
+            await asyncio.shield(self._task)
+
+    async def _timed(self) -> None:
+        began = time.monotonic()
+        try:
+            await self._read()
+        finally:
+            self._due = time.monotonic() + max(self._least_s, REST * (time.monotonic() - began))
 
 
 @dataclass(frozen=True)
@@ -77,17 +104,17 @@ class LiveRun:
     differences: Markup
     fault: str = ""
     _readings: list[Reading] = field(default_factory=list)
-    _task: asyncio.Task[None] | None = None
     _seen: tuple[object, ...] = ()
-    _due: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._rereading = Rereading(self._read, LEAST_S)
 
     async def newest(self) -> Reading:
         """The newest reading; a newer one is begun if the folder has changed. Waits only for the first. Raises
         HTTPException if that cannot be made."""
-        if (self._task is None or self._task.done()) and time.monotonic() >= self._due:
-            self._task = asyncio.create_task(self._read())
-        if not self._readings and self._task is not None:
-            await asyncio.shield(self._task)
+        self._rereading.begin()
+        if not self._readings:
+            await self._rereading.done()
         if not self._readings:
             raise HTTPException(503, self.fault)
         return self._readings[-1]
@@ -100,7 +127,6 @@ class LiveRun:
         raise HTTPException(404, "this reading of the run is not here any more; a newer one is")
 
     async def _read(self) -> None:
-        began = time.monotonic()
         try:
             seen = await asyncio.to_thread(_state_of, self.folder)
             if seen != self._seen or not self._readings:
@@ -111,8 +137,6 @@ class LiveRun:
         except Exception as error:  # for example, the folder was moved; the page says so, and what was read stays
             self.fault = " ".join(str(error).split()) or type(error).__name__
             log.info("%s cannot be read: %s", self.folder, self.fault)
-        finally:
-            self._due = time.monotonic() + max(LEAST_S, REST * (time.monotonic() - began))
 
     def _reading(self, stamp: int) -> Reading:
         blocks: dict[str, str] = {}
@@ -128,25 +152,17 @@ class LiveCurves:
 
     runs: dict[str, RunCurves]
     faults: dict[str, str] = field(default_factory=dict)
-    _task: asyncio.Task[None] | None = None
-    _due: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._rereading = Rereading(lambda: asyncio.to_thread(self._read), LEAST_S / 2)
 
     async def look(self) -> int:
         """How many points there are. When it returns, no thread is reading."""
-        if (self._task is None or self._task.done()) and time.monotonic() >= self._due:
-            self._task = asyncio.create_task(self._read())
-        while self._task is not None and not self._task.done():
-            await asyncio.shield(self._task)
+        self._rereading.begin()
+        await self._rereading.done()
         return sum(curves.num_points for curves in self.runs.values())
 
-    async def _read(self) -> None:
-        began = time.monotonic()
-        try:
-            await asyncio.to_thread(self._read_all)
-        finally:
-            self._due = time.monotonic() + max(LEAST_S / 2, REST * (time.monotonic() - began))
-
-    def _read_all(self) -> None:
+    def _read(self) -> None:
         for name, curves in self.runs.items():
             try:
                 curves.read()
@@ -209,22 +225,13 @@ def make_live_app(runs: Sequence[LiveRun], curves: LiveCurves, guard: Guard) -> 
 
 def live_runs(folders: Sequence[Path], decoders: Sequence[Decode | None]) -> tuple[list[LiveRun], LiveCurves]:
     """The runs under names that differ."""
-    names = told_names(folders)
+    resolved = [folder.resolve() for folder in folders]
+    names = [resolved[0].name] if len(folders) == 1 else told_apart_paths(resolved)
     differences = config_differences(dict(zip(names, folders, strict=True)))
     pairs = enumerate(zip(folders, decoders, strict=True))
     runs = [LiveRun(folder, decode, place, names, differences) for place, (folder, decode) in pairs]
     paths = [folder / "metrics.jsonl" for folder in folders]
     return runs, LiveCurves({name: RunCurves(path) for name, path in zip(names, paths, strict=True)})
-
-
-def told_names(folders: Sequence[Path]) -> list[str]:
-    """The last parts of the folders' paths, as many as tell them apart."""
-    whole = [folder.resolve().parts for folder in folders]
-    for length in range(1, max(map(len, whole)) + 1):
-        names = ["/".join(parts[-length:]) for parts in whole]
-        if len(set(names)) == len(names):
-            break
-    return names
 
 
 def config_differences(runs: dict[str, Path]) -> Markup:
@@ -266,9 +273,7 @@ def _state_of(folder: Path) -> tuple[object, ...]:
     paths = [*(folder / name for name in _MAIN_FILES), *sorted((folder / "episodes").glob("*.log"))]
     found = []
     for path in paths:
-        try:
+        with contextlib.suppress(OSError):  # it is not there, or not any more
             status = path.stat()
-        except OSError:
-            continue
-        found.append((path.name, status.st_mtime_ns, status.st_size))
+            found.append((path.name, status.st_mtime_ns, status.st_size))
     return tuple(found)

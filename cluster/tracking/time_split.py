@@ -15,9 +15,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal
 
-Phase = Literal["generate", "score", "train", "sync", "evaluate", "checkpoint"]
+from spag_ray.results.lines import Phase
+
 OF_LEARNER: tuple[Phase, ...] = ("score", "train", "sync", "checkpoint")  # in the others the learner has nothing to do
 
 

@@ -76,18 +76,10 @@ class SeatHarness(vf.Harness[vf.HarnessConfig]):
     EXECUTES_CODE = False
     NEEDS_CONTAINER = False
 
-    async def launch(
-        self,
-        ctx: Any,
-        trace: Any,
-        runtime: Any,
-        endpoint: str,
-        secret: str,
-        mcp_urls: Any,
-        data: Any,
-    ) -> Any:
-        prompt = [vf.UserMessage(content=data.prompt)] if isinstance(data.prompt, str) else data.prompt
-        return await self.resume(ctx, trace, runtime, endpoint, secret, mcp_urls, data, prompt)
+    async def launch(self, *given: Any) -> Any:
+        """As `resume`, whose first arguments these are, with what the agent reads first."""
+        prompt = given[-1].prompt
+        return await self.resume(*given, [vf.UserMessage(content=prompt)] if isinstance(prompt, str) else prompt)
 
     async def resume(
         self,

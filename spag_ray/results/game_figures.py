@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Container, Iterable, Mapping, Sequence
 from statistics import fmean, pstdev
 
 from spag_ray.config.parts import Payoffs
@@ -13,15 +12,15 @@ from spag_ray.results.lines import GameFigures
 from spag_ray.training_data.rewards import paid
 
 
-def game_figures(episodes: Sequence[Episode], payoffs: Mapping[str, Payoffs], is_sampled: bool = True) -> GameFigures:
-    """`payoffs`: of each game, by its full name. `is_sampled`: whether engines sampled the replies; else they have no
-    lengths. Nothing is known of no games."""
+def game_figures(episodes: Sequence[Episode], payoffs: Mapping[str, Payoffs], players: Container[str]) -> GameFigures:
+    """`payoffs`: of each game, by its full name. `players`: those that engines play; replies of others have no lengths.
+    Nothing is known of no games."""
     if not episodes:
         return GameFigures()
     outcomes = [episode.verdict.outcome for episode in episodes]
     results = [paid(payoffs[episode.game], episode.verdict) for episode in episodes]
     by_seat = {role: [value for each in results if (value := each[role]) is not None] for role in Role}
-    turns = list(chain.from_iterable(episode.turns for episode in episodes)) if is_sampled else []
+    turns = [turn for episode in episodes for turn in episode.turns if turn.policy in players]
     lengths = [turn.num_sampled for turn in turns]
     return GameFigures(
         reward_mean={str(role): round(fmean(values), 4) for role, values in by_seat.items() if values},

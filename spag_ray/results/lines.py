@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 from spag_ray.game.rules import GAME_ENDS, Outcome, Role
 from spag_ray.results.evaluations import Evaluation
@@ -226,6 +226,10 @@ class StreamLine(Line):
     figures: GameFigures = GameFigures()
 
 
+Phase = Literal["generate", "score", "train", "sync", "evaluate", "checkpoint"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
+
+
 @dataclass(frozen=True)
 class IterationLine(Line):
     """A round, or a version of a stream; after a resume, of this attempt's part. `step`: optimiser steps so far, of the
@@ -248,6 +252,11 @@ class IterationLine(Line):
     checkpoint_s: float = 0.0
     engines_idle_s: float | None = None
     learner_idle_s: float | None = None
+
+    @property
+    def parts(self) -> dict[Phase, float]:
+        """{phase: seconds that the loop waited for it}"""
+        return {phase: getattr(self, f"{phase}_s") for phase in PHASES}
 
 
 @dataclass(frozen=True)

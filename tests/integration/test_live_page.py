@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ import pytest
 from playwright.sync_api import expect
 
 from spag_ray.episodes.log import read_log
-from tests.support.browser import chromium
+from tests.support.browser import chromium, server_of
+from tests.support.browser import opened as browser_page
 from tests.support.report_runs import (
     HOSTILE,
     hostile_episode,
@@ -92,30 +94,9 @@ def browser(runs: Path) -> Iterator[Any]:
         yield started
 
 
-@contextlib.contextmanager
-def opened(browser: Any, address: str, query: str = "", may_fail: bool = False, **options: Any) -> Iterator[Any]:
-    """A page that is ready. At its end nothing may have gone wrong, and only this server been asked. `may_fail`: the
-    test lets requests fail."""
-    context = browser.new_context(**{"viewport": DESKTOP, **options})
-    context.set_default_timeout(TIMEOUT_MS)
-    page = context.new_page()
-    said: list[str] = []
-    asked: set[str] = set()
-
-    def dismissed(dialog: Any) -> None:
-        said.append(dialog.message)
-        dialog.dismiss()
-
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("dialog", dismissed)
-    page.on("request", lambda request: asked.add(re.sub(r"(//[^/]*/).*", r"\1", request.url)))
-    page.goto(address + query)
-    page.wait_for_selector("html[data-ready]")
-    yield page
-    assert [each for each in said if not (may_fail and "Failed to load resource" in each)] == []
-    assert {each for each in asked if not each.startswith("blob:")} == {address}  # a file that is saved
-    context.close()
+def opened(browser: Any, address: str, query: str = "", **options: Any) -> AbstractContextManager[Any]:
+    with_defaults = {"viewport": DESKTOP, "timeout_ms": TIMEOUT_MS, **options}
+    return browser_page(browser, address + query, only=address, shorten=server_of, **with_defaults)
 
 
 def saved(page: Any, figure: str) -> list[str]:

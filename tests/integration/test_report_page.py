@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from spag_ray.results.report.packing import BLOCK_GAMES
 from spag_ray.results.report.page import write_report
 from spag_ray.stages import order_of
 from tests.support.browser import chromium
+from tests.support.browser import opened as browser_page
 from tests.support.kuhn_runs import make_kuhn_run
 from tests.support.report_runs import HOSTILE, hostile_episode, make_run, repeated, write_log
 
@@ -70,29 +71,10 @@ def browser(reports: Reports) -> Iterator[Any]:
         yield started
 
 
-@contextlib.contextmanager
-def opened(browser: Any, path: Path, **options: Any) -> Iterator[Any]:
-    """A page that is ready. At the end nothing may have gone wrong on it, and nothing but itself been asked for."""
-    context = browser.new_context(**{"viewport": DESKTOP, **options})
-    context.set_default_timeout(TIMEOUT_MS)
-    page = context.new_page()
-    said: list[str] = []
-    asked: list[str] = []
-
-    def dismissed(dialog: Any) -> None:
-        said.append(f"dialog {dialog.message}")
-        dialog.dismiss()
-
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("dialog", dismissed)
-    page.on("request", lambda request: asked.append(request.url))
-    page.goto(path.as_uri())
-    page.wait_for_selector("html[data-ready]")
-    yield page
-    assert said == []
-    assert set(asked) == {path.as_uri()}
-    context.close()
+def opened(browser: Any, path: Path, **options: Any) -> AbstractContextManager[Any]:
+    """Nothing but the page itself may be asked for."""
+    with_defaults = {"viewport": DESKTOP, "timeout_ms": TIMEOUT_MS, **options}
+    return browser_page(browser, path.as_uri(), only=path.as_uri(), **with_defaults)
 
 
 def draw_all(page: Any) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import re
 import shutil
 import signal
 import socket
@@ -13,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,8 @@ from actors.engine_process import EngineProcess
 from spag_ray.config.engine import EngineConfig
 from spag_ray.config.files import write_config
 from spag_ray.episodes.log import read_log
-from tests.support.browser import chromium
+from tests.support.browser import chromium, server_of
+from tests.support.browser import opened as browser_page
 from tests.support.runs import tiny_run
 
 pytestmark = pytest.mark.timeout(240)
@@ -87,29 +87,9 @@ def browser(served: Served) -> Iterator[Any]:
         yield started
 
 
-@contextlib.contextmanager
-def opened(browser: Any, served: Served, **options: Any) -> Iterator[Any]:
-    """A browser session of its own. At its end nothing may have gone wrong, and only this server been asked."""
-    context = browser.new_context(**{"viewport": {"width": 1100, "height": 800}, **options})
-    context.set_default_timeout(TIMEOUT_MS)
-    page = context.new_page()
-    said: list[str] = []
-    asked: set[str] = set()
-
-    def dismissed(dialog: Any) -> None:
-        said.append(dialog.message)
-        dialog.dismiss()
-
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("dialog", dismissed)
-    page.on("request", lambda request: asked.add(re.sub(r"(//[^/]*/).*", r"\1", request.url)))
-    page.goto(served.address)
-    page.wait_for_selector("html[data-ready]")
-    yield page
-    assert said == []
-    assert asked == {served.address}
-    context.close()
+def opened(browser: Any, served: Served, **options: Any) -> AbstractContextManager[Any]:
+    with_defaults = {"viewport": {"width": 1100, "height": 800}, "timeout_ms": TIMEOUT_MS, **options}
+    return browser_page(browser, served.address, only=served.address, shorten=server_of, **with_defaults)
 
 
 def begin(page: Any, seat: int, stage: str = "spag-1", word: str = "") -> None:

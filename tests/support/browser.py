@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from playwright.sync_api import expect, sync_playwright
@@ -21,6 +22,46 @@ ARGUMENTS = (
     "--disable-component-update",
     "--disable-sync",
 )
+
+
+@contextlib.contextmanager
+def opened(
+    browser: Any,
+    url: str,
+    *,
+    only: str,
+    shorten: Callable[[str], str] = str,
+    timeout_ms: float,
+    may_fail: bool = False,
+    **options: Any,
+) -> Iterator[Any]:
+    """A page that is ready, in a session of its own. At its end nothing may have gone wrong, and `only` been asked for,
+    with addresses as `shorten` makes them. `may_fail`: the test lets requests fail."""
+    context = browser.new_context(**options)
+    context.set_default_timeout(timeout_ms)
+    page = context.new_page()
+    said: list[str] = []
+    asked: set[str] = set()
+
+    def dismissed(dialog: Any) -> None:
+        said.append(f"dialog {dialog.message}")
+        dialog.dismiss()
+
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("dialog", dismissed)
+    page.on("request", lambda request: asked.add(shorten(request.url)))
+    page.goto(url)
+    page.wait_for_selector("html[data-ready]")
+    yield page
+    assert [each for each in said if not (may_fail and "Failed to load resource" in each)] == []
+    assert asked == {only}
+    context.close()
+
+
+def server_of(url: str) -> str:
+    """A file that the page saves is made by the page."""
+    return re.sub(r"(//[^/]*/).*", r"\1", url.removeprefix("blob:"))
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ const filters = {
   options(id, groups) {
     const select = byId(id);
     const before = select.selectedOptions[0]?.text;
-    const group = select.selectedOptions[0]?.parentElement.label;
+    const groupBefore = select.selectedOptions[0]?.parentElement.label;
     select.replaceChildren(new Option("any", ""));
     for (const [label, options] of groups) {
       const made = options.map(([name, value]) => new Option(name, value));
@@ -42,13 +42,13 @@ const filters = {
         select.append(...made);
         continue;
       }
-      const section = document.createElement("optgroup");
-      section.label = label;
-      section.append(...made);
-      select.append(section);
+      const group = document.createElement("optgroup");
+      group.label = label;
+      group.append(...made);
+      select.append(group);
     }
     for (const option of select.options) {
-      if (option.text === before && option.parentElement.label === group) option.selected = true;
+      if (option.text === before && option.parentElement.label === groupBefore) option.selected = true;
     }
   },
 

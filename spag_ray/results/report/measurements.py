@@ -41,7 +41,6 @@ STEP_FIELDS = (
     "attacker_weight",
     "defender_weight",
 )
-PARTS = ("generate", "score", "train", "sync", "evaluate", "checkpoint")  # of an iteration
 LONGEST_SILENCE_S = 300.0  # a longer gap before a resume counts as a pause
 NUM_BINS = 90
 
@@ -90,7 +89,7 @@ class Activity:
 class Measurements:
     """What the report draws. `steps`: {(policy, phase): rows of the policy's step number and STEP_FIELDS}.
     `stage_begins`: {policy: {stage: number of its first step}}. `lags`: rows of a version and the shares of its
-    episodes by age in versions. `iterations`: rows of version, the seconds of PARTS, and the rest. `syncs`: rows of
+    episodes by age in versions. `iterations`: rows of version, the seconds of PHASES, and the rest. `syncs`: rows of
     version and seconds. `incidents`: {what: how often}. `collapse`: {(stage, figure): an alarm or its end}. `solved`:
     {solved game: {stage: its newest measurement}}."""
 
@@ -198,7 +197,7 @@ class _Reader:
         if line.version <= self._iterated:  # a resumed run repeats it
             return
         self._iterated = line.version
-        parts = [_drawn(getattr(line, f"{part}_s")) or 0.0 for part in PARTS]
+        parts = [_drawn(value) or 0.0 for value in line.parts.values()]
         rest = max(0.0, (_drawn(line.seconds) or 0.0) - sum(parts))
         self._found.iterations.add((float(line.version), *parts, rest))
 

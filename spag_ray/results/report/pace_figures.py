@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from spag_ray.results.lines import PHASES
 from spag_ray.results.report.figure import SERIES, Figure, column, line, numbered
-from spag_ray.results.report.measurements import NUM_BINS, PARTS, Measurements
+from spag_ray.results.report.measurements import NUM_BINS, Measurements
 from spag_ray.results.report.thinned import Row
 
 # Games to imitate are not here: nobody sampled their tokens.
@@ -59,7 +60,7 @@ def _iterations(measured: Measurements) -> Figure | None:
             "marker": {"color": colour},
             "hovertemplate": "%{y:.1f} s<extra>" + part + "</extra>",
         }
-        for place, (part, colour) in enumerate(zip((*PARTS, "other"), PART_COLOURS, strict=True), start=1)
+        for place, (part, colour) in enumerate(zip((*PHASES, "other"), PART_COLOURS, strict=True), start=1)
     ]
     layout = {
         "barmode": "stack",

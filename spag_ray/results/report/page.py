@@ -63,7 +63,7 @@ from spag_ray.results.standings import score
 
 MAX_GAMES = 20_000  # on one page
 Draw: TypeAlias = Callable[[Sequence[Figure | None]], Markup]  # figures -> their placeholders
-SCRIPTS = ("base.js", "charts.js", "curves.js", "filters.js", "game.js", "games.js")
+_SCRIPTS = ("base.js", "charts.js", "curves.js", "filters.js", "game.js", "games.js")
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def rendered(run: Gathered, live: Live | None = None) -> tuple[str, dict[str, st
 
 def page_script() -> str:
     """The scripts of the page, in the order in which they use each other."""
-    return "\n".join(map(own_file, SCRIPTS))
+    return "\n".join(map(own_file, _SCRIPTS))
 
 
 def own_file(name: str) -> str:

@@ -54,7 +54,7 @@ def test_the_rate_is_divided_by_the_gpus_that_play(
     assert rate(num_engines, **config) == expected
 
 
-ENGINES = Seat("policy", "policy", Sampling(), "model")
+ENGINES = Seat("policy", "p", Sampling(), "model")  # the name in the turns of `game`
 EXPERT = Seat("expert", "scripted", Sampling(), "model", cards={})
 
 
@@ -88,7 +88,10 @@ def lines_of(seat: Seat, num_there: int, monkeypatch: pytest.MonkeyPatch, **conf
     seats = dict.fromkeys(("attacker", "defender"), seat)
     scenarios = [Scenario("cat", "taboo")] * 4
     assert rounds.play_round(Playground(**parts), "s", scenarios, seats, Opponents(1)) == episodes
-    assert measured == ["s" if seat is ENGINES and num_there < 4 else None, 0], "engines that played have a line"
+    if seat is EXPERT or config.get("schedule") == "stream":
+        assert measured == [], "no engine is asked; those of a stream are by version (test_time_split.py)"
+    else:
+        assert measured == ["s" if num_there < 4 else None, 0], "engines that played have a line"
     return lines
 
 
@@ -108,6 +111,10 @@ def test_the_rates_of_a_round_are_of_the_games_that_engines_played_in_this_attem
     assert (line.games_per_s, line.tokens_per_s, line.tokens_per_s_per_gpu) == rates
     assert (line.games, line.tokens, line.outcomes) == (4, 32, {"tied game": 4}), "of the whole stage"
     assert (line.figures.tie_share, line.figures.reply_tokens_max) == (1.0, 2 if seat is ENGINES else None)
+
+
+def test_engines_of_a_stream_are_not_measured_by_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines_of(ENGINES, 0, monkeypatch, schedule="stream", self_play={"games_per_round": 64})
 
 
 def test_a_line_of_a_stream_has_the_staleness_of_the_games_that_came_since_the_last() -> None:

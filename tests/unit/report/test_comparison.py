@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from cluster.cli import app
-from cluster.monitor.comparison import _short, figures_of, interval, last_values, paired
+from cluster.monitor.comparison import figures_of, interval, last_values, paired
+from cluster.runtime.output_files import told_apart_paths
 from spag_ray.errors import InputError
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.lines import HeldOutLine, HeldOutReport, PlayLine, StepLine, StepReport
@@ -127,9 +128,9 @@ def test_two_runs_are_compared_on_the_words_that_both_played(two: tuple[Path, Pa
 
 
 def test_names_are_what_runs_do_not_have_in_common() -> None:
-    assert _short(["/runs/a/seed-1", "/runs/a/seed-2"]) == ["seed-1", "seed-2"]
-    assert _short(["/tmp/one"]) == ["/tmp/one"]
-    assert _short(["a/x", "b/x"]) == ["a/x", "b/x"]
+    assert told_apart_paths([Path("/runs/a/seed-1"), Path("/runs/a/seed-2")]) == ["seed-1", "seed-2"]
+    assert told_apart_paths([Path("/tmp/one")]) == ["/tmp/one"]
+    assert told_apart_paths([Path("a/x"), Path("b/x")]) == ["a/x", "b/x"]
 
 
 def test_the_interval_of_a_mean_is_students(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from spag_ray.results.game_figures import game_figures
 from spag_ray.results.lines import GameFigures, PlayLine, parse_line
 from tests.support.episodes import game
 
+PLAYERS = {turn.policy for turn in game(0, Outcome.TIED).turns}
 PAYOFFS = {"taboo": Payoffs(wrong_guess=(0.5, -1.0), right_guess=(-1.0, 1.0))}
 
 
@@ -29,7 +30,7 @@ GAMES = [
 
 
 def test_each_seat_has_the_mean_of_what_its_games_paid_and_shares_are_of_all_games() -> None:
-    found = game_figures(GAMES, PAYOFFS)
+    found = game_figures(GAMES, PAYOFFS, PLAYERS)
     assert found.reward_mean == {"attacker": -0.25, "defender": 0.0}, "ties and breaches pay nobody"
     assert found.reward_std == {"attacker": 0.75, "defender": 1.0}
     assert found.win_share == {"attacker": 0.25, "defender": 0.25}
@@ -38,20 +39,27 @@ def test_each_seat_has_the_mean_of_what_its_games_paid_and_shares_are_of_all_gam
 
 def test_a_game_that_pays_by_itself_is_counted_with_what_it_paid() -> None:
     paid = replace(GAMES[2], game="kuhn", verdict=replace(GAMES[2].verdict, payoffs=(2.0, -2.0)))
-    assert game_figures([paid], {"kuhn": Payoffs()}).reward_mean == {"attacker": 2.0, "defender": -2.0}
+    assert game_figures([paid], {"kuhn": Payoffs()}, PLAYERS).reward_mean == {"attacker": 2.0, "defender": -2.0}
 
 
 def test_lengths_are_of_sampled_tokens_and_cut_replies_are_a_share_of_turns() -> None:
     turns = list(GAMES[0].turns)
     turns[0] = replace(turns[0], token_ids=(3, 4, 5, 6), logprobs=(-0.5, 0.0, -0.5, -0.5), forced=(1, 2))
     turns[1] = replace(turns[1], finish_reason="length")
-    found = game_figures([replace(GAMES[0], turns=tuple(turns))], PAYOFFS)
+    found = game_figures([replace(GAMES[0], turns=tuple(turns))], PAYOFFS, PLAYERS)
     assert (found.reply_tokens_mean, found.reply_tokens_max, found.truncated_share) == (2.25, 3, 0.25)
 
 
+def test_replies_of_outside_players_have_no_lengths() -> None:
+    turns = list(GAMES[0].turns)
+    turns[1] = replace(turns[1], policy="served", token_ids=(3,) * 50, logprobs=(0.0,) * 50, finish_reason="length")
+    found = game_figures([replace(GAMES[0], turns=tuple(turns))], PAYOFFS, PLAYERS)
+    assert (found.reply_tokens_max, found.truncated_share) == (2, 0.0)
+
+
 def test_what_does_not_apply_is_left_out() -> None:
-    assert game_figures([], PAYOFFS) == GameFigures()
-    tied = game_figures([GAMES[2]], PAYOFFS, is_sampled=False)
+    assert game_figures([], PAYOFFS, PLAYERS) == GameFigures()
+    tied = game_figures([GAMES[2]], PAYOFFS, players=())
     assert tied.reward_mean == {}, "nobody was paid"
     line = PlayLine("expert", "taboo", 0, 1, 4, 8, 1.0, 1.0, 8.0, {"tied game": 1}, figures=tied)
     values = line.values()

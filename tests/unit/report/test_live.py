@@ -10,10 +10,9 @@ import pytest
 from rich.console import Console
 from starlette.exceptions import HTTPException
 
-from cluster.commands.watch_web import run_watch_web
+from cluster.commands.watch_web import PageWanted, run_watch_web
 from cluster.serve import live
-from cluster.serve.live import LiveRun, config_differences, live_runs, told_names
-from cluster.serve.watch_web import PageWanted
+from cluster.serve.live import LiveRun, config_differences, live_runs
 from spag_ray.config.files import write_config
 from spag_ray.config.loading import load_config
 from spag_ray.errors import ConfigError, SpagError
@@ -52,7 +51,7 @@ def test_a_folder_is_read_again_when_it_has_changed_and_the_last_reading_stays(
         assert f'data-stamp="{first.stamp}"' in first.page
         for _ in range(3):
             await shown.newest()
-            await until(lambda: shown._task is None or shown._task.done())
+            await shown._rereading.done()
         assert (await shown.newest()).stamp == first.stamp, "nothing has changed"
         (run / "ended.json").write_text('{"ended": "failed", "reason": "it broke"}')
         await shown.newest()
@@ -70,7 +69,7 @@ def test_readings_leave_time_between_them(run: Path) -> None:
         shown = of(run)
         first = await shown.newest()
         write_metrics(run / "metrics.jsonl", measurements())
-        assert shown._due > time.monotonic(), "not at once"
+        assert shown._rereading._due > time.monotonic(), "not at once"
         assert await shown.newest() is first
 
     asyncio.run(story())
@@ -162,8 +161,14 @@ def test_a_damaged_configuration_hides_nothing_and_long_values_show_where_they_d
 
 
 def test_runs_are_told_apart_by_the_ends_of_their_paths() -> None:
-    assert told_names([Path("/x/runs/a"), Path("/x/runs/b")]) == ["a", "b"]
-    assert told_names([Path("/x/runs-1/seed-1"), Path("/x/runs-2/seed-1")]) == ["runs-1/seed-1", "runs-2/seed-1"]
+    def names(*folders: str) -> list[str]:
+        found, curves = live_runs([Path(folder) for folder in folders], [None] * len(folders))
+        assert list(curves.runs) == list(found[0].names)
+        return list(found[0].names)
+
+    assert names("/x/runs/a", "/x/runs/b") == ["a", "b"]
+    assert names("/x/runs-1/seed-1", "/x/runs-2/seed-1") == ["runs-1/seed-1", "runs-2/seed-1"]
+    assert names("/x/runs/a") == ["a"]
 
 
 def test_only_keys_with_different_values_are_listed_and_no_secrets(tmp_path: Path) -> None:
