@@ -28,13 +28,12 @@ from cluster.checks.preflight import (
     check_words,
     in_a_process,
 )
-from cluster.launch.placed_run import every_words, idle_values, needs_cards
+from cluster.launch.placed_run import cards_of, every_words, idle_values
 from cluster.planning.memory import GIB
 from cluster.runtime.ray_session import ray_session
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ModelError, SpagError
 from spag_ray.games.of_config import Scenarios
-from spag_ray.games.taboo.decks import load_deck
 from spag_ray.results.game_names import told_apart
 
 
@@ -53,8 +52,7 @@ def _results(config: RunConfig, folder: Path) -> Iterator[CheckResult]:
     """The checks without Ray, then those with it."""
     model = None
     try:
-        deck, max_difficulty = config.words.cards_from, config.words.max_difficulty
-        cards = load_deck(deck, max_difficulty) if needs_cards(config) else {}
+        cards = cards_of(config)
         words, held_out = every_words(config, cards)
         for name, own in words.items():
             which = told_apart(words, f"{name}: ")

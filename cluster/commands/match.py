@@ -13,7 +13,7 @@ from actors.endpoint_policy import check_endpoint
 from actors.models import resolve_model
 from cluster.checks.imports import check_imports
 from cluster.checks.preflight import check_model, check_played_in_turn, check_words, in_a_process
-from cluster.launch.placed_run import every_words, needs_cards, placed_run, watch_run, words_of_file
+from cluster.launch.placed_run import cards_of, every_words, placed_run, watch_run, words_of_file
 from cluster.monitor.tables import comparison_lines, guess_tables, match_tables
 from cluster.planning.bundles import match_bundles
 from cluster.planning.placement import with_room_for_engines
@@ -55,9 +55,8 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
     check_imports(config, trains=False, has_engines=any(entrant.folder for entrant in entrants))
     played = read_matches(out) if out.exists() else []
     is_scripted = any(entrant.folder is None and entrant.endpoint is None for entrant in entrants)
-    cards = (
-        load_deck(config.words.cards_from, config.words.max_difficulty) if is_scripted or needs_cards(config) else {}
-    )
+    words = config.words
+    cards = load_deck(words.cards_from, words.max_difficulty) if is_scripted else cards_of(config)
     held_out = words_of_file(config, wanted.words) if wanted.words else every_words(config, cards)[1]
     check_words(config, held_out)
     model = next((entrant.folder for entrant in entrants if entrant.folder), None) or resolve_model(config.model)

@@ -10,7 +10,7 @@ from rich.console import Console
 from actors.models import resolve_model
 from cluster.checks.imports import check_imports
 from cluster.checks.preflight import check_model, check_words, in_a_process
-from cluster.launch.placed_run import every_words, needs_cards, placed_run, watch_run, words_of_file
+from cluster.launch.placed_run import cards_of, every_words, placed_run, watch_run, words_of_file
 from cluster.planning.placement import with_room_for_engines
 from cluster.runtime.output_files import refuse_existing
 from cluster.runtime.ray_session import get
@@ -18,7 +18,6 @@ from cluster.runtime.run_folder import make_run_folder
 from cluster.tracking.wandb import check_tracking
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.formats import write_games
-from spag_ray.games.taboo.decks import load_deck
 
 
 def run_play(
@@ -33,7 +32,7 @@ def run_play(
     refuse_existing(out)
     check_tracking(config.tracking)
     check_imports(config, trains=False)
-    cards = load_deck(config.words.cards_from, config.words.max_difficulty) if needs_cards(config) else {}
+    cards = cards_of(config)
     words = words_of_file(config, words_file) if words_file else every_words(config, cards)[1]
     check_words(config, words)
     attacker_model = resolve_model(attacker or config.model)

@@ -51,6 +51,7 @@ _UNUSED = (
 )
 _ONLY_FOR = {  # what not every job does: files and folders that no other job uses
     "tasks": ("actors/lm_eval_model.py", "actors/lm_eval_tasks.py", "configs/tasks", "spag_ray/_configs/tasks"),
+    "cards": ("configs/decks", "spag_ray/_configs/decks"),
     "own games": ("spag_ray/game/conformance.py",),
     "seeds": ("cluster/commands/seeds.py", "cluster/monitor/comparison.py"),
     "openspiel": ("spag_ray/games/openspiel_game.py", "spag_ray/game/game_tree.py"),
@@ -95,10 +96,10 @@ def needs_of(config: RunConfig, has_seeds: bool = False) -> set[str]:
     """What a job of this configuration does of _ONLY_FOR."""
     found = {game.name for game in config.games if game.name in _ONLY_FOR}
     if any(game.full_name not in SHIPPED and game.name not in _ONLY_FOR for game in config.games):
-        found |= {"own games", "openspiel", "textarena"}  # a game of one's own may be made from any of ours
+        found |= {"own games", "openspiel", "textarena", "cards"}  # a game of one's own may be made from any of ours
     elif found:
         found.add("own games")
-    checks = {"tasks": bool(config.evaluation.tasks), "seeds": has_seeds}
+    checks = {"tasks": bool(config.evaluation.tasks), "cards": config.needs_cards, "seeds": has_seeds}
     return found | {name for name, holds in checks.items() if holds}
 
 

@@ -67,7 +67,7 @@ def prepare(config: RunConfig, folder: Path, resume: bool) -> Prepared:
         reopen_run_folder(folder, config)
     else:
         check_can_be_made(folder)
-    cards = load_deck(config.words.cards_from, config.words.max_difficulty) if needs_cards(config) else {}
+    cards = cards_of(config)
     words, held_out = every_words(config, cards)
     check_files(config)
     model = resolve_model(config.model)
@@ -128,6 +128,12 @@ def idle_values(config: RunConfig, words: Scenarios) -> list[str]:
     """The warnings about values that have no effect, hardly any, or a slow one, in a run on these words."""
     found = values_without_effect(config, {name: len(own) for name, own in words.items()})
     return [*found, *filter(None, [few_imitation_steps(config)]), *slow_dtypes(config)]
+
+
+def cards_of(config: RunConfig) -> Deck:
+    """The deck that the configuration names, without its hardest cards; empty if no game needs one. Raises
+    ConfigError."""
+    return load_deck(config.words.cards_from, config.words.max_difficulty) if config.needs_cards else {}
 
 
 def every_words(config: RunConfig, cards: Deck) -> tuple[Scenarios, Scenarios]:
@@ -276,8 +282,3 @@ def watch_run(
         watch(console, is_done, status, keep)
     except ray.exceptions.RayActorError:
         return  # the caller reads why it ended
-
-
-def needs_cards(config: RunConfig) -> bool:
-    scripted = config.imitation.enabled and config.imitation.source == "scripted"
-    return any(game.has_cards for game in config.games) and (scripted or config.words.are_from_cards)

@@ -122,7 +122,7 @@ def _unread(config: RunConfig) -> Iterator[str]:
     if not config.words.are_from_cards:
         named["words.source"] = config.words.source
     shipped = {"prompts": (config.prompts, "prompts"), "learner.deepspeed": (config.learner.deepspeed, "deepspeed")}
-    if config.words.are_from_cards or (config.imitation.enabled and config.imitation.source == "scripted"):
+    if config.needs_cards:
         shipped["words.deck"] = (config.words.deck, "decks")
     if config.render == "varied":
         shipped["varied_prompts"] = (config.varied_prompts, "prompts")

@@ -145,7 +145,7 @@ class Trainer:
         with self._split.phase("checkpoint"):
             for policy in self._parts.policies:
                 policy.save_to(policy.saved(stage))
-        self._write_cards(stage)
+            self._write_cards(stage)
         if is_told:
             self._parts.callbacks.stage_ended(
                 str(stage), {each.name: str(each.saved(stage)) for each in self._parts.policies}
@@ -192,7 +192,8 @@ class Trainer:
         lm-evaluation-harness. Raises CollapseError if the run has collapsed and is to stop."""
         with self._split.phase("evaluate"):
             self._measure(stage)
-        self._write_cards(stage)
+        with self._split.phase("checkpoint"):
+            self._write_cards(stage)
         self.look_for_collapse(stage)
 
     def _measure(self, stage: Stage) -> None:

@@ -21,7 +21,7 @@ from rich.console import Console
 from starlette.types import ASGIApp
 
 from actors.models import resolve_model
-from cluster.launch.placed_run import needs_cards, training_words, words_of_file
+from cluster.launch.placed_run import cards_of, training_words, words_of_file
 from cluster.rollout.game_rules import rules_of
 from cluster.serve.app import make_app
 from cluster.serve.client_limits import Connection
@@ -33,7 +33,6 @@ from spag_ray.config.loading import load_config
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, InputError, meant
 from spag_ray.games.of_config import game_of
-from spag_ray.games.taboo.decks import load_deck
 from spag_ray.host.addresses import is_loopback
 from spag_ray.results.game_names import names_of
 
@@ -184,8 +183,7 @@ def _table(config: RunConfig, words: Path | None) -> Table:
     if words is not None:
         scenarios = words_of_file(config, words)[config.game.full_name]
     else:
-        cards = load_deck(config.words.cards_from, config.words.max_difficulty) if needs_cards(config) else {}
-        trained, held_out = training_words(config, cards)
+        trained, held_out = training_words(config, cards_of(config))
         scenarios = held_out or trained
     names = names_of(config, game)
     return Table(rules_of(config), names, scenarios)

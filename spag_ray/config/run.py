@@ -256,6 +256,12 @@ class RunConfig(Part):
         return is_needed and self.objective.loss != "published" and self.objective.kl_coeff > 0
 
     @property
+    def needs_cards(self) -> bool:
+        """Whether a game has its words, or its expert's clues, from a deck."""
+        scripted = self.imitation.enabled and self.imitation.source == "scripted"
+        return any(game.has_cards for game in self.games) and (scripted or self.words.are_from_cards)
+
+    @property
     def imitation_listening_coeff(self) -> float:
         """`objective.listening_coeff`, unless imitation has one of its own."""
         own = self.imitation.listening_coeff

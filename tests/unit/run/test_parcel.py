@@ -82,6 +82,19 @@ def test_games_of_other_packages_are_sent_where_they_are_played() -> None:
     assert not {str(target) for _, target in package_files()} & {f"spag_ray/games/{name}" for name in OF_OTHERS}
 
 
+def test_decks_are_sent_where_a_game_has_its_words_or_its_expert_from_one() -> None:
+    def has_decks(**changes: Any) -> bool:
+        with parcel_of(parse_config(changes), Console(quiet=True)) as folder:
+            return (folder / "configs" / "decks").is_dir()
+
+    own_words = {"source": "words.txt", "deck": "everyday"}
+    assert has_decks()
+    assert has_decks(words=own_words), "the expert of imitation"
+    assert not has_decks(words=own_words, imitation={"enabled": False})
+    assert not has_decks(game={"name": "kuhn"})
+    assert has_decks(game={"name": "mine:MyTaboo"}), "made from ours"
+
+
 def test_a_folder_that_git_ignores_and_a_link_out_of_here_are_refused(here: Path, tmp_path: Path) -> None:
     (here / ".gitignore").write_text("tasks/\nrows.json\n")
     with pytest.raises(ConfigError, match=r"evaluation.include_path: tasks: git ignores .* absolute path"):
@@ -144,7 +157,7 @@ def test_submit_dry_run_lists_what_would_be_sent_and_asks_nobody(
 
 
 def test_a_job_is_sent_little_and_every_module_that_a_sent_one_imports_at_once() -> None:
-    sent = {str(target): source for source, target in package_files()}
+    sent = {str(target): source for source, target in package_files({"cards"})}
     assert sum(source.stat().st_size for source in sent.values()) < 1.95 * 2**20
     assert lacking_of(sent) == set()
 

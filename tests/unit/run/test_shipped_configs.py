@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster.launch.placed_run import every_words, needs_cards
+from cluster.launch.placed_run import cards_of, every_words
 from cluster.planning.plan_checks import check_plan
 from spag_ray.config.loading import load_config
-from spag_ray.games.taboo.decks import load_deck
 from tests.support.not_here import needs_games_of
 from tests.support.shipped import SHIPPED
 from tests.support.shrunk import shrunk
@@ -26,7 +25,7 @@ def test_a_shipped_configuration_needs_a_model_folder_and_nothing_else(
     config = load_config(str(path))
     needs_games_of(config)
     assert check_plan(config) == [f"model {config.model}"]
-    cards = load_deck(config.words.cards_from, config.words.max_difficulty) if needs_cards(config) else {}
+    cards = cards_of(config)
     words, held_out = every_words(config, cards)
     assert tuple(words) == tuple(held_out) == config.game_names
     for own in (*words.values(), *held_out.values()):
