@@ -157,8 +157,8 @@ def test_submit_dry_run_lists_what_would_be_sent_and_asks_nobody(
 
 
 def test_a_job_is_sent_little_and_every_module_that_a_sent_one_imports_at_once() -> None:
-    sent = {str(target): source for source, target in package_files({"cards"})}
-    assert sum(source.stat().st_size for source in sent.values()) < 1.95 * 2**20
+    sent = {str(target): source for source, target in package_files()}
+    assert sum(source.stat().st_size for source in sent.values()) < 1.85 * 2**20
     assert lacking_of(sent) == set()
 
 
