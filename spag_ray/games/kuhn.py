@@ -16,7 +16,7 @@ from spag_ray.game.protocol import Decision, History, Message, Ruling
 from spag_ray.games.kuhn_rules import CARDS, DEALS, HISTORIES, NAMES, legal_actions, ruling
 from spag_ray.games.kuhn_strategy import averaged, measure, strategy_of
 
-# Short, so that little more of each prompt than its first block of 32 tokens is computed again (docs/results.md).
+# Short, so that little of a prompt beyond its first block of 32 tokens is computed again (docs/appendix/tables.md).
 _RULES = "Kuhn poker, one chip each: the King beats the Queen, the Queen beats the Jack."
 
 

@@ -128,7 +128,7 @@ def byte_level_of(
         ]
     )
     raw.decoder = decoders.ByteLevel()
-    texts = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))]
+    texts = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").rglob("*.md"))]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     raw.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=6000, show_progress=False, initial_alphabet=alphabet))
     raw.add_special_tokens(special)

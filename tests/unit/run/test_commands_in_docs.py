@@ -19,7 +19,7 @@ from spag_ray.config.run import RunConfig
 from tests.support.shipped import SHIPPED
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LISTED = ("spag-ray", "make", "python -m spag_ray", "docker", "kubectl", "sbatch", "uv")  # in RUN_BY
 NAMES = {path.stem for path in SHIPPED}
 PROGRAMS = (*LISTED, "python", "pip", "ray", "tensorboard", "source", "pre-commit", "export")
