@@ -16,7 +16,7 @@ from spag_ray.game.rules import Role
 from spag_ray.game.token_frames import KeptIds, TokenFrame
 from spag_ray.game.turn import Turn
 from spag_ray.games.taboo.game import query_text, taboo_renderer
-from spag_ray.games.taboo.prompt_file import load_template
+from spag_ray.games.taboo.prompt_file import PromptTemplate, check_guesses, load_template
 from tests.support.families import tokenizer_of
 from tests.support.tiny_model import CHAT_TEMPLATE, make_tiny_model
 
@@ -147,6 +147,15 @@ def test_a_users_prompt_file_is_read_and_a_leaking_one_is_refused(tmp_path: Path
     silent.write_text("style: chat\nwordings: [{attacker: 'Play.', defender: 'Guess.'}]\n")
     with pytest.raises(ConfigError, match="never tells the attacker"):
         load_template(str(silent))
+
+
+def test_the_example_of_the_page_on_prompts_is_read_and_its_claim_is_a_guess(tmp_path: Path) -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "prompts.md").read_text(encoding="utf-8")
+    example = tmp_path / "my_prompts.yaml"
+    example.write_text(page.split("```yaml\n")[1].split("```")[0], encoding="utf-8")
+    check_guesses(str(example), ["river"], "strict")
+    check_guesses(str(example), ["river"], "published")
+    assert all(f"| `{key}` |" in page for key in PromptTemplate.model_fields)
 
 
 @pytest.mark.parametrize("claim", ["I know the word! It is `{word}`", "The word is {word}!"])
