@@ -191,3 +191,9 @@ def test_configuration_keys_that_a_page_names_exist(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     named = {key for key in re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)(?::[^`]*)?`", text) if key.split(".")[0] in known}
     assert named - known <= {"cluster.console", "league.json"}, "a module and a file"
+
+
+def test_the_files_of_the_readmes_map_exist() -> None:
+    named = re.findall(r"^\| `([a-z_/]+\.py)` \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(named) == 6
+    assert [path for path in named if not (ROOT / path).is_file()] == []
