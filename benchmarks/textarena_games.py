@@ -1,4 +1,4 @@
-"""Which two-player environments of TextArena can be played, as the table of docs/games.md.
+"""Which two-player environments of TextArena can be played, as the table of docs/appendix/textarena.md.
 
     python -m benchmarks.textarena_games > table.md          minutes, one core; two processes compare their games
     python -m benchmarks.textarena_games KuhnPoker-v0        some of them alone
