@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.modules_page import COMMAND, page
+
 ROOT = Path(__file__).resolve().parents[3]
 # A room imports only from rooms on lines below its own. Files that lie on a floor itself are rooms of their own.
 PICTURE = {
@@ -130,12 +132,8 @@ def test_a_folder_says_in_a_line_what_it_is_for() -> None:
         assert len(first) > 20, folder
 
 
-def test_the_document_of_the_architecture_names_every_file() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    for floor in ("spag_ray", "actors", "learners", "cluster"):
-        for path in (ROOT / floor).rglob("*.py"):
-            if path.stem not in ("__init__", "__main__"):
-                assert f" {path.name} " in text or f" {path.name}\n" in text, path.relative_to(ROOT)
+def test_the_page_of_modules_is_made_from_their_docstrings() -> None:
+    assert (ROOT / "docs" / "modules.md").read_text(encoding="utf-8") == page(), COMMAND
 
 
 def test_print_the_imports_between_rooms() -> None:
