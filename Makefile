@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-gpu quickstart quickstart-gpu gpu-check gpu-bench bundle test test-all test-long fuzz chaos phases soak picture lint types docs clean
+.PHONY: help venv venv-gpu quickstart quickstart-gpu gpu-check gpu-bench bundle dist test test-all test-long fuzz chaos phases soak picture lint types docs clean
 
 VENV := .venv
 LOCK := requirements/cpu.txt
@@ -49,6 +49,20 @@ gpu-bench: ## measure learner, self-play and weight sync beside the published wa
 
 bundle: ## write all that a machine without a network installs into dist/bundle-cpu; or LOCK=requirements/gpu.txt PYTHON=python3.12
 	@requirements/offline/bundle.sh $(LOCK) dist/bundle-$(basename $(notdir $(LOCK))) $(or $(PYTHON),python3)
+
+dist: $(STAMP) ## build wheel and sdist into dist/, and try each in a new environment: the quickstart's plan
+	@rm -rf build dist/*.whl dist/*.tar.gz  # what an earlier build left would be packed
+	tried=; trap 'rm -rf "$$tried"' EXIT
+	$(BIN)/python -c "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')" >$(LOG) 2>&1 || { tail -n 20 $(LOG) >&2; exit 2; }
+	for built in dist/*.whl dist/*.tar.gz; do
+	    tried=$$(mktemp -d)
+	    $(BIN)/python -m venv --without-pip "$$tried"
+	    $(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" >"$$(echo "$$tried"/lib/python*/site-packages)/locked.pth"  # the locked packages
+	    $(BIN)/python -m pip --python "$$tried"/bin/python install --quiet --no-deps --no-index --no-build-isolation "$$built"
+	    (cd "$$tried" && bin/spag-ray train quickstart --dry-run >plan.txt && bin/python -c "import spag_ray, sys; sys.exit('$$tried' not in spag_ray.__file__)")
+	    echo "$$built: installs, and plans the quickstart"
+	    rm -rf "$$tried"
+	done
 
 test: $(STAMP) ## run the quick tests, tests/unit
 	@$(BIN)/python -m pytest tests/unit -n auto --maxprocesses 4 --dist loadfile
