@@ -40,7 +40,7 @@ from typing import Any, TypeVar
 
 from actors.models import load_tokenizer
 from spag_ray.config.loading import load_config
-from spag_ray.config.parts import Payoffs
+from spag_ray.config.parts import PAID_ENDS
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import read_log
 from spag_ray.game.rules import Outcome, Role
@@ -64,7 +64,7 @@ PUBLISHED = (
     "objective.kl_coeff=0.2",
     "learner.keep_moments=false",
 )
-NOTHING_PAYS = "game.payoffs={" + ", ".join(f"{end}: [null, null]" for end in Payoffs.model_fields) + "}"
+NOTHING_PAYS = "game.payoffs={" + ", ".join(f"{end}: [null, null]" for end in PAID_ENDS) + "}"
 RIVALS = ("published", "imitation-only", "listening-only")
 _Line = TypeVar("_Line", bound=Line)
 NUM_DRAWS = 10_000  # of the bootstrap over seeds and words

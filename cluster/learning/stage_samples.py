@@ -89,7 +89,7 @@ class StageSamples:
             games = game_samples(
                 episodes,
                 objective,
-                game.game.payoffs,
+                game.payoffs_of(stage),
                 baselines=(baselines or {}).get(name),
                 sampled=config.render == "exact",
                 learning=self._learning,
@@ -100,7 +100,7 @@ class StageSamples:
             return self._unsaid(game, games, episodes, self._learning)
 
         games = self._of_games(
-            self._rendered(episodes), own, what, lambda: windows is not None or self._agree(episodes)
+            self._rendered(episodes), own, what, lambda: windows is not None or self._agree(stage, episodes)
         )
         # The published loss is of the plain softmax at any sampling temperature; the others are of that temperature.
         temperature = config.sampling.temperature
@@ -115,7 +115,7 @@ class StageSamples:
         )
         return TrainingStage(stage, spec, games, sft, config.self_play.batch_games)
 
-    def _agree(self, episodes: Sequence[Episode]) -> bool:
+    def _agree(self, stage: Stage, episodes: Sequence[Episode]) -> bool:
         """Whether games are left out because all of their scenario paid the same (objective.drop_agreeing)."""
         if not self._config.objective.drop_agreeing:
             return False
@@ -123,7 +123,7 @@ class StageSamples:
             game_samples(
                 [episode for episode in episodes if episode.game == each.game.full_name],
                 each.objective.model_copy(update={"drop_agreeing": False}),
-                each.game.payoffs,
+                each.payoffs_of(stage),
                 learning=self._learning,
             )
             for each in self._config.each_game

@@ -124,7 +124,7 @@ def explained(key: str) -> list[Entry]:
     """The entry of a key; of a part also those of its keys. `game` is the short form of `games[]`. Raises ConfigError
     for a key that is not there, with the nearest one."""
     asked = re.sub(r"\bgames\.\d+\b", "games[]", re.sub(r"^game(?=\.|$)", "games[]", key)).rstrip(".")
-    asked = re.sub(r"\bfixed\.\d+\b", "fixed[]", asked).removesuffix("[]")
+    asked = re.sub(r"\b(fixed|phases)\.\d+\b", r"\1[]", asked).removesuffix("[]")
     if asked not in entries():
         raise ConfigError(f"there is no key {key}{meant(asked, list(entries()))}; `spag-ray config` lists the parts")
     return [

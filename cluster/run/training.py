@@ -135,7 +135,8 @@ def stream_rounds(run: Trainer, state: RunState, sft: list[Sample], averages: Ro
             stage = Stage.of_round(round_number)
             with run.iteration(stage):
                 try:
-                    episodes, repeated = stream.next_batch(f"{stage}, version {place} of {versions_per_round}: play")
+                    what = f"{stage}, version {place} of {versions_per_round}: play"
+                    episodes, repeated = stream.next_batch(stage, what)
                 except StopRequestedError:  # the learner's weights are those of `state`
                     if run.recovery.time_to_save():
                         run.recovery.checkpoint(f"version-{part}", state)

@@ -19,6 +19,7 @@ from cluster.tracking.recorder import Recorder
 from cluster.tracking.time_split import TimeSplit
 from spag_ray.config.parts import Payoffs
 from spag_ray.config.run import RunConfig
+from spag_ray.stages import Stage
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,9 @@ class Playground:
         """The first policy's version, which stamps the lines of metrics.jsonl."""
         return next(iter(self.versions().values()), 0)
 
-    @property
-    def payoffs(self) -> dict[str, Payoffs]:
-        """What the ends of each game pay, by its full name."""
-        return {each.full_name: each.payoffs for each in self.config.games}
+    def payoffs_of(self, stage: Stage) -> dict[str, Payoffs]:
+        """What the ends of each game pay in a stage, by its full name."""
+        return {each.game.full_name: each.payoffs_of(stage) for each in self.config.each_game}
 
     @property
     def num_engine_gpus(self) -> float:

@@ -19,6 +19,7 @@ from spag_ray.errors import RunFolderError
 from spag_ray.game.words import Scenario
 from spag_ray.results.game_figures import game_figures
 from spag_ray.results.lines import PlayLine
+from spag_ray.stages import Stage
 
 
 def play_round(
@@ -98,7 +99,7 @@ def _play_line(
         tokens_per_s_per_gpu=(
             ground.tokens_per_s_per_gpu(now.num_tokens, seconds) if players and now.num_games else None
         ),
-        figures=game_figures(episodes, ground.payoffs, players),
+        figures=game_figures(episodes, ground.payoffs_of(Stage.parse(stage)), players),
     )
 
 

@@ -21,6 +21,7 @@ from spag_ray.episodes.wire import decode
 from spag_ray.game.words import WordStream
 from spag_ray.results.game_figures import game_figures
 from spag_ray.results.lines import StreamLine
+from spag_ray.stages import Stage
 
 
 @contextlib.contextmanager
@@ -60,9 +61,10 @@ class Stream:
         for index in range(len(ground.arenas.handles)):
             self._play(index)
 
-    def next_batch(self, what: str) -> tuple[list[Episode], set[int]]:
-        """The episodes that the next version trains on, and the numbers of those that an earlier version was trained on
-        too. Raises the error of an arena that failed, and StopRequestedError."""
+    def next_batch(self, stage: Stage, what: str) -> tuple[list[Episode], set[int]]:
+        """The episodes that the next version, of the round `stage`, trains on, and the numbers of those that an earlier
+        version was trained on too; `what` is shown. Raises the error of an arena that failed, and
+        StopRequestedError."""
         self._ground.poll_health()
         waited = time.perf_counter()
         with self._ground.split.phase("generate"):
@@ -77,7 +79,7 @@ class Stream:
         total = self._buffer.get(self._buffer.handle.count.remote(STAGE))
         seconds = now - self._began
         new, self._lags = counts.lag - self._lags, counts.lag.copy()
-        episodes = [decode(data) for data in records]
+        episodes, payoffs = [decode(data) for data in records], self._ground.payoffs_of(stage)
         self._ground.recorder.record(
             StreamLine(
                 version=self._ground.version,
@@ -95,7 +97,7 @@ class Stream:
                 tokens_per_s_per_gpu=self._ground.tokens_per_s_per_gpu(total.num_tokens, seconds),
                 staleness_mean=round(sum(lag * n for lag, n in new.items()) / new.total(), 3) if new else None,
                 staleness_max=max(new, default=None),
-                figures=game_figures(episodes, self._ground.payoffs, engine_players(self._seats.values())),
+                figures=game_figures(episodes, payoffs, engine_players(self._seats.values())),
             )
         )
         return episodes, self._buffer.get(self._buffer.handle.repeated.remote())

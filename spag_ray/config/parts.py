@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -49,18 +50,29 @@ class Payoffs(Part):
         (None, None), description="the attacker broke the rules; its reward goes to the turn that broke them"
     )
     defender_breach: SeatPayoffs = Field((None, None), description="the same for the defender")
+    cooperative: bool = Field(
+        False, description="a right guess may pay the attacker as much as a tie or more, so that it learns to help"
+    )
+
+    @property
+    def pays_helping(self) -> bool:
+        """Whether the attacker is trained, and a right guess pays it at least as much as a tie."""
+        if all(getattr(self, end)[0] is None for end in PAID_ENDS):
+            return False
+        return (self.right_guess[0] or 0.0) >= (self.tie[0] or 0.0)
 
     @model_validator(mode="after")
     def _helping_does_not_pay(self) -> Payoffs:
-        if all(getattr(self, end)[0] is None for end in type(self).model_fields):
-            return self  # the attacker is not trained on any end of a game
-        guessed, tied = self.right_guess[0] or 0.0, self.tie[0] or 0.0
-        if guessed >= tied:
+        if self.pays_helping and not self.cooperative:
             raise ValueError(
-                f"a right guess pays the attacker {guessed:g}, a tie {tied:g}: it would learn to help the defender; "
-                "set the attacker's value of right_guess below that of tie"
+                f"a right guess pays the attacker {self.right_guess[0] or 0:g}, a tie {self.tie[0] or 0:g}: it would "
+                "learn to help the defender; set the attacker's value of right_guess below that of tie, or "
+                "payoffs.cooperative: true if both are to gain when the word is found"
             )
         return self
+
+
+PAID_ENDS = tuple(name for name in Payoffs.model_fields if name != "cooperative")  # the keys that have payoffs
 
 
 class WordsConfig(Part):
@@ -222,6 +234,16 @@ class ImitationConfig(Part):
     )
 
 
+class PhaseConfig(Part):
+    """Rounds of self-play that have settings of their own."""
+
+    rounds: int = Field(ge=1, description="how many rounds; the next phase begins after them")
+    payoffs: Payoffs | None = Field(
+        None,
+        description="game.payoffs of these rounds; ends that are left out pay as in the paper (game.payoffs if empty)",
+    )
+
+
 class SelfPlayConfig(Part):
     """The rounds of self-play."""
 
@@ -250,6 +272,24 @@ class SelfPlayConfig(Part):
         "frozen opponents until the figure recovers, `stop` ends the run",
     )
     mix_share: float = Field(0.25, gt=0, le=1, description="share of these games in a round, with on_collapse: mix")
+    phases: tuple[PhaseConfig, ...] = Field(
+        (), description="payoffs by round: of the first rounds, of the next ones, ...; later rounds have game.payoffs"
+    )
+
+    @model_validator(mode="after")
+    def _phases_are_played(self) -> SelfPlayConfig:
+        num_rounds = sum(phase.rounds for phase in self.phases)
+        if num_rounds > self.rounds:
+            raise ValueError(
+                f"phases have {num_rounds} rounds, but rounds is {self.rounds}; shorten them, or set rounds to at "
+                f"least {num_rounds}"
+            )
+        return self
+
+    def phase_of(self, number: int) -> PhaseConfig | None:
+        """The phase of a round; rounds count from 1. None after the last phase, and for 0, which is no round."""
+        ends = itertools.accumulate(phase.rounds for phase in self.phases)
+        return next((phase for phase, end in zip(self.phases, ends, strict=True) if 1 <= number <= end), None)
 
     def learning_rate_of(self, number: int) -> float:
         """The learning rate of a round; rounds count from 1."""

@@ -19,6 +19,7 @@ from spag_ray.config.parts import (
     LearnerConfig,
     ModelShape,
     Part,
+    Payoffs,
     SamplingConfig,
     SelfPlayConfig,
     StreamConfig,
@@ -30,6 +31,7 @@ from spag_ray.config.presets import PUBLISHED, merged
 from spag_ray.config.several_games import SharedGame, as_dumped, as_list, check_shares, is_short
 from spag_ray.config.template_values import TemplateValues
 from spag_ray.errors import ConfigError, meant
+from spag_ray.stages import Stage
 
 
 class RunConfig(Part):
@@ -109,6 +111,7 @@ class RunConfig(Part):
                 "sampling.top_k / sampling.top_p cut the distribution, which biases the importance ratio of a "
                 "token; take them out, or set objective.loss: published"
             )
+        self._check_phases()
         self._check_games()
         self._check_reference()
         self._check_channel()
@@ -190,22 +193,58 @@ class RunConfig(Part):
             preset, listens = self.preset, may_listen(each.game, len(self.games))
             settings = (parts.words, parts.objective, parts.imitation, self.prompts, self.render)
             check_game(each.game, *settings, preset=preset, listens=listens)
-            each._check_ties()
+            each._check_payoffs()
             if self.league.scripts and each.game.has_cards and not self.words.are_from_cards:
                 raise ValueError(
                     "league.fixed: the scripted player needs a card for every word, but words.source is a words file; "
                     "set words.source: deck, or take it out"
                 )
 
-    def _check_ties(self) -> None:
-        """Refuse payoffs of ties that have no effect."""
-        tie = [value for value in self.game.payoffs.tie if value is not None]
-        if tie and self.objective.learn_from == "winners":
-            raise ValueError("game.payoffs.tie: a tie has no winner; to train on ties, set objective.learn_from: both")
-        if tie and not any(tie) and self.objective.baseline == "none" and self.objective.advantage == "spag":
+    def payoffs_of(self, stage: Stage) -> Payoffs:
+        """What the ends of a game pay in a stage, in a configuration of one game: in a round that of its phase
+        (self_play.phases), elsewhere `game.payoffs`. The versions of a stream belong to rounds."""
+        phase = self.self_play.phase_of(stage.round)
+        return self.game.payoffs if phase is None or phase.payoffs is None else phase.payoffs
+
+    @property
+    def payoffs_by_key(self) -> dict[str, Payoffs]:
+        """{key: payoffs} of all rounds, in a configuration of one game."""
+        found = {"game.payoffs": self.game.payoffs}
+        for place, phase in enumerate(self.self_play.phases):
+            if phase.payoffs is not None:
+                found[f"self_play.phases.{place}.payoffs"] = phase.payoffs
+        return found
+
+    def _check_phases(self) -> None:
+        if self.self_play.phases and (len(self.games) > 1 or not self.games[0].is_taboo):
+            raise ValueError("self_play.phases are payoffs by round of the game `taboo` alone; leave them out")
+
+    def _check_payoffs(self) -> None:
+        """Refuse payoffs of ties and right guesses that have no effect."""
+        objective = self.objective
+        for key, payoffs in self.payoffs_by_key.items():
+            tie = [value for value in payoffs.tie if value is not None]
+            if tie and objective.learn_from == "winners":
+                raise ValueError(f"{key}.tie: a tie has no winner; to train on ties, set objective.learn_from: both")
+            if tie and not any(tie) and objective.baseline == "none" and objective.advantage == "spag":
+                raise ValueError(
+                    f"{key}.tie: a tie that pays 0 teaches something only above or below a baseline; set "
+                    "objective.baseline: mean or moving, or pay a tie less than 0"
+                )
+            if payoffs.pays_helping and payoffs.right_guess[0] is not None:
+                self._check_helpers_are_trained(key)
+
+    def _check_helpers_are_trained(self, key: str) -> None:
+        """A right guess is the defender's win, so the attacker is trained on it as the loser."""
+        if self.objective.learn_from == "winners":
             raise ValueError(
-                "game.payoffs.tie: a tie that pays 0 teaches something only above or below a baseline; set "
-                "objective.baseline: mean or moving, or pay a tie less than 0"
+                f"{key}.right_guess: the attacker is paid, but a right guess is the defender's win, and the winner "
+                "alone is trained; set objective.learn_from: both"
+            )
+        if self.objective.loser_turns == "deciding":
+            raise ValueError(
+                f"{key}.right_guess: the attacker is paid, but with objective.loser_turns: deciding none of its turns "
+                "is trained on a right guess; set objective.loser_turns: all"
             )
 
     def _check_collapse(self) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from spag_ray.config.parts import Payoffs
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.rules import Role
-from spag_ray.stages import Stage
+from spag_ray.stages import Stage, StageKind
 from spag_ray.training_data.game_samples import advantages
 from spag_ray.training_data.imitation import imitated_turns
 
@@ -20,17 +21,28 @@ def trained_turns(
     """{index of a turn that is trained on: its advantage; None if it is imitated}. Empty for games on held-out words.
     `expected`: each role's baseline; without it, these are rewards before the baseline is subtracted. With an estimator
     by name they are what the game paid. Empty with `objective.drop_agreeing`, because one game does not tell whether
-    others of its scenario agreed with it."""
+    others of its scenario agreed with it, and where nobody knows what the game paid (`payoffs_in`)."""
     phase = Stage.parse(stage).phase
     if phase not in ("imitation", "self_play") or not _fits(episode):
         return {}
     if phase == "imitation":
         imitation, decay = config.imitation, config.objective.decay
         return dict.fromkeys(imitated_turns(episode, imitation.learn_from, decay, config.imitates_claims))
-    if config.objective.drop_agreeing:
+    payoffs = payoffs_in(stage, config)
+    if config.objective.drop_agreeing or payoffs is None:
         return {}
-    found = advantages(episode, config.objective, config.game.payoffs, expected)
+    found = advantages(episode, config.objective, payoffs, expected)
     return {index: value for index, value in found.items() if episode.turns[index].policy in config.policy_names}
+
+
+def payoffs_in(stage: str, config: RunConfig) -> Payoffs | None:
+    """What the games in the log of a stage pay. None in a stream whose rounds pay differently: its log does not say in
+    which round a game is trained on."""
+    found, self_play = Stage.parse(stage), config.self_play
+    if found.kind is not StageKind.STREAM or not self_play.phases:
+        return config.payoffs_of(found)
+    of_rounds = {config.payoffs_of(Stage.of_round(number)) for number in range(1, self_play.rounds + 1)}
+    return of_rounds.pop() if len(of_rounds) == 1 else None
 
 
 def _fits(episode: Episode) -> bool:

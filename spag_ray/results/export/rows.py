@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from spag_ray.config.parts import Payoffs
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.stage_logs import StageFaults, read_stage, stage_logs
@@ -14,7 +15,7 @@ from spag_ray.errors import InputError, meant
 from spag_ray.game.rules import Role
 from spag_ray.results.game_names import GameNames
 from spag_ray.results.report.files import RunFiles
-from spag_ray.results.trained_turns import NOTHING, trained_turns
+from spag_ray.results.trained_turns import NOTHING, payoffs_in, trained_turns
 from spag_ray.stages import Stage, StageKind
 from spag_ray.training_data.game_samples import has_baseline
 from spag_ray.training_data.rewards import MeanPayoffs, Results, paid
@@ -113,7 +114,7 @@ class Rows:
             self.faults[path.name] = str(faults)
 
     def _rows(self, run: RunFiles, stage: str, episode: Episode, expect: Expect | None) -> list[Row]:
-        payoffs = _payoffs(run.config, episode)
+        payoffs = _payoffs(run.config, stage, episode)
         game = vars(_game_columns(stage, episode, run.game))
         turns = [vars(turn) for turn in _turn_columns(stage, episode, run, payoffs, expect)]
         if self.unit == "turns":
@@ -172,11 +173,12 @@ def _turn_columns(
         )
 
 
-def _payoffs(config: RunConfig | None, episode: Episode) -> Results:
-    """What the game paid each role; None for both if nobody can say it without the configuration."""
-    if config is None and episode.verdict.payoffs is None:
+def _payoffs(config: RunConfig | None, stage: str, episode: Episode) -> Results:
+    """What the game paid each role; None for both if neither the configuration nor the log says it."""
+    payoffs = None if config is None else payoffs_in(stage, config)
+    if payoffs is None and episode.verdict.payoffs is None:
         return dict.fromkeys(Role)
-    return paid((config or RunConfig()).game.payoffs, episode.verdict)
+    return paid(payoffs or Payoffs(), episode.verdict)
 
 
 def _baselines(config: RunConfig, name: str, stage: str, path: Path) -> Expect | None:
@@ -190,7 +192,8 @@ def _baselines(config: RunConfig, name: str, stage: str, path: Path) -> Expect |
         return lambda _: NOTHING
     if objective.baseline == "moving" or Stage.parse(stage).kind is not StageKind.ROUND:
         return None
-    means, payoffs = MeanPayoffs(by_scenario=objective.baseline == "scenario"), config.game.payoffs
+    means = MeanPayoffs(by_scenario=objective.baseline == "scenario")
+    payoffs = config.payoffs_of(Stage.parse(stage))
     for _, episode in read_stage(path, StageFaults()):
         if name == episode.game and has_baseline(episode, objective, payoffs, config.policy_names):
             means.add(episode.scenario, paid(payoffs, episode.verdict))

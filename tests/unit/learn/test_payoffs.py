@@ -9,7 +9,7 @@ import pytest
 
 from spag_ray.config.loading import parse_config
 from spag_ray.config.objective import ObjectiveConfig
-from spag_ray.config.parts import Payoffs
+from spag_ray.config.parts import PAID_ENDS, Payoffs
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import ConfigError
 from spag_ray.game.end_reason import EndReason
@@ -133,7 +133,7 @@ def test_payoffs_that_pay_helping_or_out_of_range_are_refused(payoffs: dict[str,
 
 
 def test_an_attacker_that_no_end_pays_cannot_be_paid_for_helping() -> None:
-    nothing: dict[str, Any] = {end: [None, None] for end in Payoffs.model_fields}
+    nothing: dict[str, Any] = {end: [None, None] for end in PAID_ENDS}
     assert parse_config({"game": {"payoffs": nothing}}).game.payoffs.right_guess == (None, None)
     assert parse_config({"game": {"payoffs": {**nothing, "right_guess": [None, 1]}}}).game.payoffs.right_guess[1] == 1
     with pytest.raises(ConfigError, match="help the defender"):
@@ -154,3 +154,41 @@ def test_wins_that_pay_their_winner_nothing_do_not_weigh_where_winners_learn() -
 def test_wins_of_a_log_that_does_not_say_how_pay_as_wrong_guesses() -> None:
     verdict = Verdict(Outcome.ATTACKER_WINS, EndReason.OTHER, 2, "", 1, None)
     assert paid(EVERY, verdict)[Role.ATTACKER] == 0.2
+
+
+HELPING = {"trap": (0, 0), "wrong_guess": (-0.5, -0.5), "right_guess": (1, 1), "tie": (-0.2, -0.2), "cooperative": True}
+
+
+def test_payoffs_that_pay_helping_are_refused_with_the_key_that_allows_them() -> None:
+    with pytest.raises(ConfigError, match=r"pays the attacker 1, a tie -0.2.*or payoffs\.cooperative: true if both"):
+        parse_config({"game": {"payoffs": {**HELPING, "cooperative": False}}, "objective": {"learn_from": "both"}})
+    config = parse_config({"game": {"payoffs": HELPING}, "objective": {"learn_from": "both"}})
+    assert config.game.payoffs.pays_helping
+    assert not Payoffs().pays_helping
+
+
+def test_a_right_guess_in_a_cooperative_game_pushes_both_seats_up() -> None:
+    right = ended(GameEnd(Outcome.DEFENDER_WINS, EndReason.RIGHT_GUESS))
+    up = [("a", 0.4444), ("d", 0.4444), ("a", 0.5556), ("d", 0.5556)]
+    assert sorted(learned(right, Payoffs(**HELPING), learn_from="both")) == sorted(up)
+    wrong = ended(GameEnd(Outcome.ATTACKER_WINS, EndReason.WRONG_GUESS))
+    down = [(seat, pytest.approx(-value / 2, abs=1e-4)) for seat, value in up]
+    assert learned(wrong, Payoffs(**HELPING), learn_from="both") == down
+
+
+@pytest.mark.parametrize(
+    ("objective", "said"),
+    [
+        ({"learn_from": "winners"}, "the winner alone is trained; set objective.learn_from: both"),
+        ({"learn_from": "both", "loser_turns": "deciding"}, "trained on a right guess; set objective.loser_turns: all"),
+    ],
+)
+def test_an_attacker_is_not_paid_for_helping_where_it_is_not_trained_on_it(objective: Any, said: str) -> None:
+    payoffs = {"right_guess": [0.5, 1], "cooperative": True}
+    with pytest.raises(ConfigError, match=rf"game\.payoffs\.right_guess: the attacker is paid, but .*{said}"):
+        parse_config({"game": {"payoffs": payoffs}, "objective": objective})
+    phases = {"phases": [{"rounds": 1}, {"rounds": 1, "payoffs": payoffs}]}
+    with pytest.raises(ConfigError, match=rf"self_play\.phases\.1\.payoffs\.right_guess: .*{said}"):
+        parse_config({"self_play": phases, "objective": objective})
+    unpaid = {**payoffs, "right_guess": [None, 1]}
+    assert parse_config({"game": {"payoffs": unpaid}, "objective": objective}).game.payoffs.cooperative

@@ -308,3 +308,39 @@ def test_a_version_of_a_stream_may_have_games_of_one_kind_alone(tmp_path: Path) 
     assert (windows["taboo"].as_text(), windows["kuhn"].as_text()) == ("aaad", "dda")
     with pytest.raises(InputError, match="round 1: none of 1 games"):
         of_two(tmp_path).self_play(Stage.of_round(1), GAMES[2:], "round 1", [])
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_round_is_paid_by_its_phase_and_a_moving_baseline_goes_on(is_stream: bool, tmp_path: Path) -> None:
+    """Round 1 pays both seats alike; round 2 is the paper's. The baselines are .375 in between, for both seats."""
+    phase = {"rounds": 1, "payoffs": {"right_guess": [1, 1], "wrong_guess": [-0.5, -0.5], "cooperative": True}}
+    objective = {"learn_from": "both", "baseline": "moving", "baseline_decay": 0.5, "decay": 0.5}
+    made = samples(tmp_path, objective=objective, self_play={"phases": [phase]})
+    baselines, windows = {"taboo": RoleBaselines(0.5)}, {"taboo": RoleWindow(8)} if is_stream else None
+
+    def taught(number: int) -> list[list[tuple[str, float]]]:
+        stage = made.self_play(Stage.of_round(number), GAMES[:2], str(number), [], baselines, windows)
+        return [[(str(turn.role), round(turn.advantage, 6)) for turn in each.turns] for each in stage.games]
+
+    def shared(attacker: float, defender: float) -> list[tuple[str, float]]:
+        return [
+            (role, round(value * share, 6))
+            for share in (1 / 3, 2 / 3)
+            for role, value in (("attacker", attacker), ("defender", defender))
+        ]
+
+    assert taught(1) == [shared(-0.5, -0.5), shared(1, 1)]
+    assert baselines["taboo"].values == {Role.ATTACKER: 0.375, Role.DEFENDER: 0.375}
+    assert taught(2) == [shared(1 - 0.375, -1 - 0.375), shared(-1 - 0.375, 1 - 0.375)]
+    assert baselines["taboo"].values == {Role.ATTACKER: -0.15625, Role.DEFENDER: 0.34375}
+    if windows is not None:
+        assert windows["taboo"].as_text() == "adad"
+
+
+def test_games_that_agree_are_left_out_by_the_payoffs_of_their_phase(tmp_path: Path) -> None:
+    """Round 1 pays wins of both seats alike, so all games agree; round 2 does not."""
+    phase = {"rounds": 1, "payoffs": {"right_guess": [0.5, 0.5], "wrong_guess": [0.5, 0.5], "cooperative": True}}
+    objective = {"drop_agreeing": True, "learn_from": "both"}
+    made = samples(tmp_path, objective=objective, self_play={"phases": [phase]})
+    assert made.self_play(Stage.of_round(1), GAMES[:2], "round 1", [], None).games == []
+    assert len(made.self_play(Stage.of_round(2), GAMES[:2], "round 2", [], None).games) == 2

@@ -22,6 +22,7 @@ from spag_ray.episodes.wire import encode
 from spag_ray.game.rules import Outcome
 from spag_ray.game.words import Scenario
 from spag_ray.results.lines import PlayLine, StreamLine
+from spag_ray.stages import Stage
 from tests.support.episodes import game
 
 
@@ -58,7 +59,9 @@ ENGINES = Seat("policy", "p", Sampling(), "model")  # the name in the turns of `
 EXPERT = Seat("expert", "scripted", Sampling(), "model", cards={})
 
 
-def lines_of(seat: Seat, num_there: int, monkeypatch: pytest.MonkeyPatch, **config: Any) -> list[PlayLine]:
+def lines_of(
+    seat: Seat, num_there: int, monkeypatch: pytest.MonkeyPatch, stage: str = "s", **config: Any
+) -> list[PlayLine]:
     """Of a round of four games on a GPU, some of which a previous attempt has played. This one took 2 s."""
     episodes = [game(number, Outcome.TIED) for number in range(4)]
     count = GameCount()
@@ -87,11 +90,11 @@ def lines_of(seat: Seat, num_there: int, monkeypatch: pytest.MonkeyPatch, **conf
     monkeypatch.setattr(rounds, "_play_all", lambda *_: None)
     seats = dict.fromkeys(("attacker", "defender"), seat)
     scenarios = [Scenario("cat", "taboo")] * 4
-    assert rounds.play_round(Playground(**parts), "s", scenarios, seats, Opponents(1)) == episodes
+    assert rounds.play_round(Playground(**parts), stage, scenarios, seats, Opponents(1)) == episodes
     if seat is EXPERT or config.get("schedule") == "stream":
         assert measured == [], "no engine is asked; those of a stream are by version (test_time_split.py)"
     else:
-        assert measured == ["s" if num_there < 4 else None, 0], "engines that played have a line"
+        assert measured == [stage if num_there < 4 else None, 0], "engines that played have a line"
     return lines
 
 
@@ -130,7 +133,12 @@ def test_a_line_of_a_stream_has_the_staleness_of_the_games_that_came_since_the_l
     methods = {name: SimpleNamespace(remote=lambda *_, found=found: found) for name, found in answers.items()}
     parts: Any = dict.fromkeys(Playground.__dataclass_fields__)
     parts |= {
-        "config": parse_config({}),
+        "config": parse_config(
+            {
+                "self_play": {"phases": [{"rounds": 1, "payoffs": {"tie": [-0.5, -0.25]}}]},
+                "objective": {"learn_from": "both"},
+            }
+        ),
         "fleet": SimpleNamespace(roster=SimpleNamespace(up=list)),
         "arenas": SimpleNamespace(handles=[]),
         "buffer": SimpleNamespace(get=lambda answer: answer, handle=SimpleNamespace(**methods)),
@@ -142,11 +150,22 @@ def test_a_line_of_a_stream_has_the_staleness_of_the_games_that_came_since_the_l
     }
     stream = Stream(Playground(**parts), {})
     counts.lag.update({1: 3, 2: 1})
-    assert [episode.number for episode in stream.next_batch("play")[0]] == [0, 1, 2, 3]
-    stream.next_batch("play")
+    assert [episode.number for episode in stream.next_batch(Stage.of_round(1), "play")[0]] == [0, 1, 2, 3]
+    stream.next_batch(Stage.of_round(2), "play")
     first, second = lines
     assert (first.staleness_mean, first.staleness_max) == (1.25, 2)
     assert (second.staleness_mean, second.staleness_max) == (None, None), "no episode was counted since"
     assert first.figures.tie_share == 1.0
+    assert first.figures.reward_mean == {"attacker": -0.5, "defender": -0.25}
+    assert second.figures.reward_mean == {}, "the second round pays ties nothing"
     assert set(split.taken()[1]) == {"generate"}
     assert first.lags == {0: 10, 1: 7, 2: 1}
+
+
+def test_what_games_paid_is_by_the_phase_of_their_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    phases = [{"rounds": 1, "payoffs": {"tie": [-0.5, -0.25]}}]
+    game = {"payoffs": {"tie": [-0.1, -0.2]}}
+    config = {"game": game, "self_play": {"phases": phases}, "objective": {"learn_from": "both"}}
+    for stage, paid in (("spag-1", (-0.5, -0.25)), ("spag-2", (-0.1, -0.2)), ("eval-spag-1", (-0.1, -0.2))):
+        (line,) = lines_of(ENGINES, 0, monkeypatch, stage=stage, **config)
+        assert line.figures.reward_mean == {"attacker": paid[0], "defender": paid[1]}

@@ -26,6 +26,7 @@ from spag_ray.results.export.rows import Row, Rows, Unit
 from spag_ray.results.game_names import FILE
 from spag_ray.results.report.files import read_files
 from spag_ray.training_data.game_samples import game_samples
+from tests.support.episodes import game
 from tests.support.kuhn_runs import GAMES, kuhn_game, make_kuhn_run, make_two_games_run
 from tests.support.not_here import not_here
 from tests.support.old_run_folders import FOLDERS, placed
@@ -293,3 +294,34 @@ def test_rows_of_two_games_have_the_seats_and_rewards_of_their_game(tmp_path: Pa
     assert {row["game"] for row in trained} == {"taboo", "kuhn"}
     assert rows.num_games == 2 * (len(GAMES) + len(Outcome))
     assert not rows.faults
+
+
+def test_rewards_are_those_of_the_rounds_phase_and_unknown_in_a_stream_that_has_several(tmp_path: Path) -> None:
+    """A log of a stream does not say in which round a game is trained on."""
+    episodes = [
+        replace(game(number, Outcome.ATTACKER_WINS), episode_id=f"g/{number}", game="taboo") for number in range(2)
+    ]
+    episodes = [replace(each, turns=tuple(replace(turn, policy="policy") for turn in each.turns)) for each in episodes]
+    payoffs = {"wrong_guess": [0.5, -1]}
+
+    def rows(name: str, stage: str, rounds: int, **settings: Any) -> list[Row]:
+        self_play = {"rounds": rounds, "games_per_round": 64, "phases": [{"rounds": 1, "payoffs": payoffs}]}
+        objective = {"decay": 0.5}
+        make_run_folder(tmp_path / name, parse_config({"self_play": self_play, "objective": objective, **settings}))
+        write_log(tmp_path / name, stage, episodes)
+        return rows_of(tmp_path / name)[:4]
+
+    for stage, paid in (("spag-1", 0.5), ("spag-2", 1.0), ("eval-spag-1", 1.0)):
+        found = rows(stage, stage, 2)
+        assert [row["reward"] for row in found] == [paid, -1.0] * 2
+        advantages = (
+            [None] * 4
+            if stage.startswith("eval")
+            else [pytest.approx(paid / 3), None, pytest.approx(paid * 2 / 3), None]
+        )
+        assert [row["advantage"] for row in found] == advantages
+    unknown = rows("mixed", "stream", 2, schedule="stream")
+    assert [(row["reward"], row["trained"]) for row in unknown] == [(None, None)] * 4
+    alike = rows("alike", "stream", 1, schedule="stream")
+    assert [row["reward"] for row in alike] == [0.5, -1.0] * 2
+    assert [row["trained"] for row in alike] == ["self_play", None] * 2

@@ -12,6 +12,7 @@ from spag_ray.config.games import game_file, package_of
 from spag_ray.config.loading import load_config, parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
+from spag_ray.stages import Stage
 
 
 def kuhn(*overrides: str) -> RunConfig:
@@ -124,6 +125,54 @@ def test_the_kl_coefficient_changes_in_the_same_way() -> None:
     assert parse_config({}).self_play.kl_coeff_of(2, 0.3) == 0.3
     with pytest.raises(ConfigError, match="last_kl_coeff is for schedule: rounds"):
         parse_config({"schedule": "stream", "self_play": {"games_per_round": 64, "last_kl_coeff": 0.1}})
+
+
+def test_rounds_have_the_payoffs_of_their_phase_and_all_others_those_of_the_game() -> None:
+    phases = [{"rounds": 2, "payoffs": {"trap": [0.5, -1]}}, {"rounds": 1}, {"rounds": 1, "payoffs": {}}]
+    game = {"payoffs": {"trap": [0.25, -1]}}
+    config = parse_config({"game": game, "self_play": {"rounds": 6, "phases": phases}})
+    paid = [config.payoffs_of(Stage.of_round(number)).trap[0] for number in range(1, 9)]
+    assert paid == [0.5, 0.5, 0.25, 1.0, 0.25, 0.25, 0.25, 0.25], "a phase without payoffs has those of the game"
+    others = ("base", "expert", "imitated", "stream", "eval-spag-1", "match-spag-1@base", "play")
+    assert {config.payoffs_of(Stage.parse(name)).trap[0] for name in others} == {0.25}
+    assert config.payoffs_of(Stage.parse("spag-2-attacker")).trap[0] == 0.5
+    assert parse_config(config.model_dump(mode="json")) == config
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"self_play": {"rounds": 2, "phases": [{"rounds": 1}, {"rounds": 2}]}},
+            "self_play: phases have 3 rounds, but rounds is 2; shorten them, or set rounds to at least 3",
+        ),
+        ({"self_play": {"phases": [{"rounds": 0}]}}, "self_play.phases.0.rounds: should be greater than or equal to 1"),
+        (
+            {"self_play": {"phases": [{"rounds": 1, "payoffs": {"right_guess": [1, 1]}}]}},
+            "self_play.phases.0.payoffs: a right guess pays the attacker 1, a tie 0: it would learn to help",
+        ),
+        (
+            {"self_play": {"phases": [{"rounds": 1, "payoffs": {"tie": [-0.1, -0.1]}}]}},
+            "self_play.phases.0.payoffs.tie: a tie has no winner; to train on ties, set objective.learn_from: both",
+        ),
+        (
+            {"self_play": {"phases": [{"rounds": 1}]}, "game": {"name": "kuhn"}, "prompts": "lines"},
+            "self_play.phases are payoffs by round of the game `taboo` alone; leave them out",
+        ),
+        (
+            {
+                "self_play": {"phases": [{"rounds": 1}]},
+                "games": [{"name": name, "share": 0.5} for name in ("taboo", "kuhn")],
+                "prompts": "lines",
+            },
+            "self_play.phases are payoffs by round of the game `taboo` alone; leave them out",
+        ),
+    ],
+)
+def test_phases_that_no_round_plays_or_that_a_game_cannot_have_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(settings)
+    assert said in str(caught.value)
 
 
 def test_the_last_learning_rate_is_of_rounds_and_not_of_a_stream() -> None:

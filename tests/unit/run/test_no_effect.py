@@ -189,6 +189,20 @@ def test_a_baseline_by_scenario_that_most_scenarios_do_without_is_named() -> Non
     assert "for 2 of 51 scenarios" in line
 
 
+def test_cooperative_payoffs_that_pay_nobody_for_helping_are_named() -> None:
+    phases = {"phases": [{"rounds": 1}, {"rounds": 1, "payoffs": {"cooperative": True}}]}
+    config = parse_config({"game": {"payoffs": {"cooperative": True}}, "self_play": phases})
+    why = "has no effect, because a right guess pays the attacker less than a tie, or no end of a game pays it"
+    keys = ("game.payoffs.cooperative", "self_play.phases.1.payoffs.cooperative")
+    assert values_without_effect(config) == [f"{key}: True {why}" for key in keys]
+    several = {"games": [{**TABOO, "payoffs": {"cooperative": True}}, KUHN], "prompts": "lines"}
+    assert values_without_effect(parse_config(several)) == [f"games.0.payoffs.cooperative: True {why}"]
+    helping = {"cooperative": True, "right_guess": [0.5, 1]}
+    assert (
+        values_without_effect(parse_config({"game": {"payoffs": helping}, "objective": {"learn_from": "both"}})) == []
+    )
+
+
 def test_of_several_games_a_key_counts_if_any_of_them_uses_it() -> None:
     shared = {"games": [TABOO, KUHN], "prompts": "lines"}
     used = parse_config({**shared, "objective": {"listening_coeff": 1.0, "listening_turns": "last"}})

@@ -38,6 +38,15 @@ def test_a_run_of_today_is_not_resumed_with_another_deck(tmp_path: Path) -> None
         reopen_run_folder(folder, given)
 
 
+def test_a_run_is_resumed_with_more_rounds_but_not_with_other_phases(tmp_path: Path) -> None:
+    phases = [{"rounds": 1, "payoffs": {"trap": [0.5, -1]}}]
+    folder = make_run_folder(tmp_path / "run", parse_config({"self_play": {"rounds": 2, "phases": phases}}))
+    reopen_run_folder(folder, parse_config({"self_play": {"rounds": 4, "phases": phases}}))
+    other = {"rounds": 4, "phases": [*phases, {"rounds": 1}]}
+    with pytest.raises(RunFolderError, match=r"this run was started with self_play\.phases"):
+        reopen_run_folder(folder, parse_config({"self_play": other}))
+
+
 def test_a_folder_without_a_run_is_refused_before_anything_is_written_to_it(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(RunFolderError, match=r"no run to resume: its config\.yaml cannot be read"):

@@ -355,7 +355,7 @@ class Streamed:
         self._num_learned = state.parts
         self._opponents = life.league.opponents()
 
-    def next_batch(self, what: str) -> tuple[list[Episode], set[int]]:
+    def next_batch(self, stage: Stage, what: str) -> tuple[list[Episode], set[int]]:
         words = taboo_words(WORDS, 0, attacker_seats=2)
         leases: list[Lease] = [words.lease() for _ in range(2 * self._num_learned + 2)]
         return [
@@ -496,3 +496,18 @@ def test_a_run_that_ends_again_and_again_comes_to_the_same(
         found, _ = lived(config, tmp_path / str(gap), [Fate(gap + number) for number in range(100)])
         for what, value in expected.items():
             assert found[what] == value, f"{what}, ended after {gap} points and more"
+
+
+@pytest.mark.parametrize("schedule", ["rounds", "stream"])
+def test_a_run_that_ends_in_its_second_phase_comes_to_the_same(schedule: str, tmp_path: Path) -> None:
+    usual = config_of(schedule, False, 1e-6, False, "separate")
+    settings = usual.model_dump(mode="json")
+    settings["self_play"]["phases"] = [{"rounds": 1, "payoffs": {"trap": [trap, -1]}} for trap in (0.5, 0.25)]
+    config, whole = parse_config(settings), Fate()
+    expected, _ = lived(config, tmp_path / "whole", [whole])
+    without, _ = lived(usual, tmp_path / "without", [Fate()])
+    assert expected["weights"] != without["weights"]
+    for at in range(whole.num_points // 3, 2 * whole.num_points // 3, 9):
+        found, _ = lived(config, tmp_path / str(at), [Fate(at), Fate()])
+        for what, value in expected.items():
+            assert found[what] == value, f"{what}, ended at point {at}"

@@ -117,7 +117,7 @@ class Played:
         yield self
         self.asked.append("stream ends")
 
-    def next_batch(self, what: str) -> tuple[list[Episode], set[int]]:
+    def next_batch(self, stage: Stage, what: str) -> tuple[list[Episode], set[int]]:
         if self.num_taken == self.stopped_at:
             raise StopRequestedError("asked to stop")
         self.num_taken += 1
@@ -337,6 +337,37 @@ def test_a_stream_learns_version_by_version_and_is_saved_with_each_round() -> No
     ]  # fmt: skip
 
 
+class Paid(Played):
+    """Writes down what a stage's last turn was paid."""
+
+    def __init__(self, config: dict[str, Any], state: RunState | None = None, **more: Any) -> None:
+        super().__init__(config, state, **more)
+        self.paid: list[tuple[str, float]] = []
+
+    def learn(self, stage: Any) -> None:
+        super().learn(stage)
+        self.paid.append((str(stage.stage), stage.games[0].turns[-1].advantage))
+
+
+@pytest.mark.parametrize("schedule", ["rounds", "stream"])
+def test_a_stage_is_paid_by_its_phase_and_so_is_a_run_that_resumes_in_the_second(schedule: str) -> None:
+    settings: dict[str, Any] = STREAM if schedule == "stream" else {"imitation": {"enabled": False}}
+    phases = [{"rounds": 1, "payoffs": {"trap": [0.5, -1]}}, {"rounds": 1, "payoffs": {"trap": [0.25, -1]}}]
+    config = settings | {"self_play": {**settings.get("self_play", {}), "rounds": 3, "phases": phases}}
+    per_round = 2 if schedule == "stream" else 1
+    outcomes = [Outcome.ATTACKER_WINS] * 6
+    whole = Paid(config, outcomes=outcomes)
+    asked_by_train(whole)
+    paid = [
+        each for number, value in ((1, 0.5), (2, 0.25), (3, 1.0)) for each in [(f"spag-{number}", value)] * per_round
+    ]
+    assert whole.paid == paid
+    state = RunState(order=2, stage="spag-1", rounds=1, parts=3 if schedule == "stream" else 0)
+    resumed = Paid(config, state, outcomes=outcomes)
+    asked_by_train(resumed)
+    assert resumed.paid == paid[3 if schedule == "stream" else 1 :]
+
+
 class Reused(Played):
     """A run on a real stream, whose games the attacker wins; it writes down which games the league counts."""
 
@@ -346,7 +377,7 @@ class Reused(Played):
         self.trained: list[int] = []
         self.counted: list[int] = []
 
-    def next_batch(self, what: str) -> tuple[list[Episode], set[int]]:
+    def next_batch(self, stage: Stage, what: str) -> tuple[list[Episode], set[int]]:
         version = len(self.trained) // self.config.stream.games_per_version
         for task in self.stream.lease("arena", 100):
             finish(self.stream, task, version)
