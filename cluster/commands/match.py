@@ -26,6 +26,8 @@ from spag_ray.games.taboo.decks import load_deck
 from spag_ray.results.could_have_known import read_held_out
 from spag_ray.results.game_names import names_by_game
 from spag_ray.results.matches import change_matches, of_game, others, read_matches
+from spag_ray.results.payoffs_told import cooperative_note
+from spag_ray.results.report.files import read_files
 
 
 class MatchWanted(NamedTuple):
@@ -80,11 +82,13 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
     change_matches(out, lambda found: others(found, new) + new)  # a live run may have added its own matches
     names = [entrant.name for entrant in entrants]
     games = names_by_game(config)
+    trained = read_files(wanted.stages).config if wanted.stages else None
     for game, its in games.items():
         met = of_game(matches, game)
         for table in match_tables(met, names, its):
             console.print(table)
-        for line in comparison_lines(met, names, wanted.against, its):
+        note = cooperative_note(trained.of_game(game)) if trained and game in trained.game_names else None
+        for line in filter(None, (note, *comparison_lines(met, names, wanted.against, its))):
             console.print(line, soft_wrap=True, markup=False)
     for table in guess_tables(read_held_out(run_folder / "metrics.jsonl"), games):
         console.print(table)

@@ -27,6 +27,7 @@ from spag_ray.results.evaluations import FILE as EVALUATIONS
 from spag_ray.results.evaluations import read_evaluations
 from spag_ray.results.game_names import names_by_game, told_apart
 from spag_ray.results.matches import of_game
+from spag_ray.results.payoffs_told import cooperative_note
 
 
 def run_training(config: RunConfig, folder: Path, console: Console, resume: bool = False) -> None:
@@ -80,7 +81,7 @@ def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease
     for name, its in names.items():
         own = of_game(results, name)
         console.print(outcome_table(own, its))
-        for line in head_to_head_lines(own, its):
+        for line in filter(None, (cooperative_note(config.of_game(name)), *head_to_head_lines(own, its))):
             console.print(line, soft_wrap=True, markup=False)
     for table in guess_tables(read_held_out(folder / "metrics.jsonl"), names):
         console.print(table)

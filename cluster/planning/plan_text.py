@@ -12,6 +12,7 @@ from cluster.planning.plan_checks import check_plan
 from spag_ray.channels.base import AUTO, CHANNELS
 from spag_ray.config.no_effect import few_imitation_steps, values_without_effect
 from spag_ray.config.run import RunConfig
+from spag_ray.results.payoffs_told import payoffs_line
 
 
 def print_plan(config: RunConfig) -> bool:
@@ -77,6 +78,10 @@ def _schedule(plan: Plan) -> Iterator[str]:
         f"  self-play   {schedule.rounds} rounds, {schedule.games:,} games, at most {schedule.steps:,} learner steps "
         f"of {config.self_play.batch_games} games"
     )
+    for line in filter(None, map(payoffs_line, config.each_game)):
+        first, *more = textwrap.wrap(line, 86)
+        yield f"  payoffs     {first}"
+        yield from (f"{'':<14}{each}" for each in more)
     yield f"  versions    {schedule.versions} published, over sync.channel {_channel(config)}"
     if schedule.permits is not None:
         flying = config.self_play.games_in_flight * config.self_play.num_arenas

@@ -24,6 +24,7 @@ from spag_ray.results.game_names import GameNames, told_apart
 from spag_ray.results.lines import ExploitabilityLine
 from spag_ray.results.matches import Match
 from spag_ray.results.metric_lines import MetricLines
+from spag_ray.results.payoffs_told import cooperative_note
 from spag_ray.results.ratings import wilson_interval
 from spag_ray.results.report.files import RunFiles, read_files
 from spag_ray.results.saved_models import CARD, saved_models
@@ -170,7 +171,8 @@ def _of_game(files: RunFiles, name: str, game: str) -> list[str]:
     if not met:
         return []
     title = told_apart(files.games, f"### {_cell(own.game.name)}\n")
-    return [*filter(None, [title]), _match_table(met, own.game), *_mean_scores(met, name)]
+    note = cooperative_note(own.config)
+    return [*filter(None, [title, note and f"{note}\n"]), _match_table(met, own.game), *_mean_scores(met, name)]
 
 
 def _match_table(matches: Sequence[Match], game: GameNames) -> str:

@@ -12,6 +12,7 @@ from spag_ray.config.engine import EngineConfig, EngineRange
 from spag_ray.config.parts import LearnerConfig
 from spag_ray.config.run import RunConfig
 from spag_ray.results.game_names import GameNames, told_apart
+from spag_ray.results.payoffs_told import cooperative_note
 from spag_ray.results.report import markup
 from spag_ray.results.report.files import RunFiles
 from spag_ray.results.report.markup import duration, in_words, joined, paragraph
@@ -54,6 +55,7 @@ def headline(run: Gathered) -> Markup:
     if config is not None:
         game = run.files.game
         text += [paragraph(_what(run, config), "lede"), paragraph(_where(config, game), "where")]
+        text += [paragraph(note, "where") for note in map(cooperative_note, config.each_game) if note]
     return joined([*text, markup.numbers(_numbers(run))])
 
 

@@ -30,6 +30,7 @@ from spag_ray.game.turn import after_thought, without_thought
 from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.host.whole_files import replaced
 from spag_ray.results.game_names import told_apart
+from spag_ray.results.payoffs_told import cooperative_note
 from spag_ray.results.ratings import WinMatrix
 from spag_ray.results.report.figure import Figure
 from spag_ray.results.report.files import read_files
@@ -226,12 +227,15 @@ def _of_game(name: str, run: Gathered, draw: Draw, league: Markup) -> dict[str, 
     estimates = {pair: score([files.matches], *pair, roles=(Role.ATTACKER,)) for pair in pairs}
     met = draw([matrix_figure("matrix", met_title, matrix, estimates, game)])
     ranks = rating_table(files.matches, game) if files.matches else NOTHING
+    standings = met + league + ranks
+    if standings and (note := cooperative_note(files.config)):
+        standings = paragraph(note, "note") + standings
     solved = measured.solved.get(name, {})
     ended = [*outcome_figures(run.transcripts, measured.alarmed, game), payoff_figure(run.transcripts, game)]
     return {
         "outcomes": draw(ended),
         "payoffs": payoff_table(run.transcripts, game),
-        "standings": met + league + ranks,
+        "standings": standings,
         "solved": draw(solved_figures(name, solved)),
         "solved_text": solved_table(name, solved),
         "matches": match_table(files.matches, game) if files.matches else NOTHING,

@@ -110,6 +110,16 @@ def test_rounds_are_counted_as_they_are_played() -> None:
     assert schedule.permits is None
 
 
+def test_payoffs_by_round_are_told_in_one_line(tiny_model: Path) -> None:
+    helping = {"right_guess": [1, 1], "cooperative": True}
+    self_play = {"rounds": 4, "phases": [{"rounds": 1, "payoffs": helping}, {"rounds": 2, "payoffs": {}}]}
+    settings = {"model": str(tiny_model), "objective": {"learn_from": "both"}}
+    lines = plan_lines(make_plan(parse_config({**settings, "self_play": self_play})))
+    told = "  payoffs     round 1: phase 1, cooperative; rounds 2 to 3: phase 2; round 4: game.payoffs"
+    assert [line for line in lines if "payoffs" in line] == [told]
+    assert not any("payoffs" in line for line in plan_lines(make_plan(parse_config(settings))))
+
+
 def test_games_against_frozen_opponents_are_counted_once() -> None:
     config: dict[str, Any] = {"self_play": {"rounds": 3}, "evaluation": {"games": 10, "against": ["base", "imitated"]}}
     # 5 stages against themselves; 4 meet the base model and 3 the imitated one, in both seats, the last match included.
