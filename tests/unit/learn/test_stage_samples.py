@@ -13,6 +13,7 @@ from actors.models import load_tokenizer
 from cluster.learning.stage_samples import StageSamples
 from cluster.learning.training_stage import TrainingStage
 from cluster.tracking.recorder import Recorder
+from spag_ray.config.parts import PAID_ENDS
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import InputError
@@ -338,9 +339,13 @@ def test_a_round_is_paid_by_its_phase_and_a_moving_baseline_goes_on(is_stream: b
 
 
 def test_games_that_agree_are_left_out_by_the_payoffs_of_their_phase(tmp_path: Path) -> None:
-    """Round 1 pays wins of both seats alike, so all games agree; round 2 does not."""
-    phase = {"rounds": 1, "payoffs": {"right_guess": [0.5, 0.5], "wrong_guess": [0.5, 0.5], "cooperative": True}}
+    """Round 1 pays wins of both seats alike, so all games agree; in round 2 they do not, and round 3 pays nothing."""
+    alike = {"right_guess": [0.5, 0.5], "wrong_guess": [0.5, 0.5], "cooperative": True}
+    phases = [{"rounds": 1, "payoffs": alike}, {"rounds": 1, "payoffs": {}}]
+    nothing = {"payoffs": dict.fromkeys(PAID_ENDS, (None, None))}
     objective = {"drop_agreeing": True, "learn_from": "both"}
-    made = samples(tmp_path, objective=objective, self_play={"phases": [phase]})
+    made = samples(tmp_path, objective=objective, self_play={"phases": phases}, game=nothing)
     assert made.self_play(Stage.of_round(1), GAMES[:2], "round 1", [], None).games == []
     assert len(made.self_play(Stage.of_round(2), GAMES[:2], "round 2", [], None).games) == 2
+    with pytest.raises(InputError, match="round 3: none of 2 games"):
+        made.self_play(Stage.of_round(3), GAMES[:2], "round 3", [], None)

@@ -304,9 +304,9 @@ def test_rewards_are_those_of_the_rounds_phase_and_unknown_in_a_stream_that_has_
     episodes = [replace(each, turns=tuple(replace(turn, policy="policy") for turn in each.turns)) for each in episodes]
     payoffs = {"wrong_guess": [0.5, -1]}
 
-    def rows(name: str, stage: str, rounds: int, **settings: Any) -> list[Row]:
+    def rows(name: str, stage: str, rounds: int, baseline: str = "none", **settings: Any) -> list[Row]:
         self_play = {"rounds": rounds, "games_per_round": 64, "phases": [{"rounds": 1, "payoffs": payoffs}]}
-        objective = {"decay": 0.5}
+        objective = {"decay": 0.5, "baseline": baseline}
         make_run_folder(tmp_path / name, parse_config({"self_play": self_play, "objective": objective, **settings}))
         write_log(tmp_path / name, stage, episodes)
         return rows_of(tmp_path / name)[:4]
@@ -314,12 +314,10 @@ def test_rewards_are_those_of_the_rounds_phase_and_unknown_in_a_stream_that_has_
     for stage, paid in (("spag-1", 0.5), ("spag-2", 1.0), ("eval-spag-1", 1.0)):
         found = rows(stage, stage, 2)
         assert [row["reward"] for row in found] == [paid, -1.0] * 2
-        advantages = (
-            [None] * 4
-            if stage.startswith("eval")
-            else [pytest.approx(paid / 3), None, pytest.approx(paid * 2 / 3), None]
-        )
-        assert [row["advantage"] for row in found] == advantages
+        shares = [None] * 2 if stage.startswith("eval") else [pytest.approx(paid / 3), pytest.approx(paid * 2 / 3)]
+        assert [row["advantage"] for row in found] == [shares[0], None, shares[1], None]
+    above = rows("mean", "spag-1", 2, baseline="mean")
+    assert [row["advantage"] for row in above] == [0.0, None, 0.0, None], "the mean is .5, too"
     unknown = rows("mixed", "stream", 2, schedule="stream")
     assert [(row["reward"], row["trained"]) for row in unknown] == [(None, None)] * 4
     alike = rows("alike", "stream", 1, schedule="stream")
