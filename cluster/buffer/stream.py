@@ -16,6 +16,10 @@ The state of a stream is a function of the episode log, of a small cursor (`Game
 up, and which batch is handed out), and of the leases (`GameStream.leases`: which games are under way, and where).
 `GameStream.restore` rebuilds it from these.
 
+With `words.games_per_word` above 1 a version takes whole groups: all games of a word that is compared. It waits for
+them as long as games are under way or may start. If none can come (permits are bounded), it takes games of groups that
+are not whole, so it never deadlocks here either. A group is smaller if games of it were evicted.
+
 Plain classes, no Ray; cluster/buffer/buffer_actor.py hosts them.
 """
 
@@ -88,15 +92,32 @@ class ReplayQueue:
         """{number: uses left} of episodes that were handed out and will be again."""
         return {entry.number: entry.uses_left for entry in self._entries if entry.uses_left < self._reuse}
 
-    def take(self, count: int) -> list[_Entry]:
+    @property
+    def numbers(self) -> list[int]:
+        """Of the games that wait."""
+        return [entry.number for entry in self._entries]
+
+    def take(
+        self, count: int, group_size: int = 1, is_whole: Callable[[int], bool] = lambda number: True
+    ) -> list[_Entry]:
         """`count` different episodes, in the configured order: oldest first, newest first, or drawn with
-        probabilities in proportion to their priorities (Efraimidis and Spirakis, 2006)."""
+        probabilities in proportion to their priorities (Efraimidis and Spirakis, 2006). Games of a group, `group_size`
+        numbers in a row, stay together, at the place of the first of them. Groups that are whole, as `is_whole` says of
+        each game's number, come before others."""
         places: Sequence[int] = range(len(self._entries))
         if self._order == "recent":
             places = places[::-1]
         elif self._order == "prioritized":
             keys = [self._random.random() ** (1.0 / max(entry.priority, 1e-3)) for entry in self._entries]
             places = sorted(places, key=lambda place: -keys[place])
+        if group_size > 1:
+            entries, first = self._entries, dict[int, int]()
+            for rank, place in enumerate(places):
+                first.setdefault(entries[place].number // group_size, rank)
+            places = sorted(
+                places,
+                key=lambda place: (not is_whole(entries[place].number), first[entries[place].number // group_size]),
+            )
         chosen = places[:count]
         taken = [self._entries[place] for place in chosen]
         for place in chosen:
@@ -283,9 +304,9 @@ class GameStream:
         for number in self._queue.evict(self._is_stale):
             self._finished_with.add(number)
             self._counts.evicted += 1
-        if len(self._queue) < self._config.games_per_version:
+        if not self._has_enough():
             return None
-        taken = self._queue.take(self._config.games_per_version)
+        taken = self._queue.take(self._config.games_per_version, self._words.games_per_word, self._is_of_whole_group)
         self._counts.handed_out += len(taken)
         for entry in taken:
             self._counts.lag[self._lag(entry.versions)] += 1
@@ -323,6 +344,19 @@ class GameStream:
     @property
     def oldest_s(self) -> float:
         return self._queue.oldest_s
+
+    def _has_enough(self) -> bool:
+        """Whether a version's games wait, in whole groups, unless no game can come that completes one."""
+        wanted, waiting = self._config.games_per_version, self._queue.numbers
+        if self._words.games_per_word > 1 and (self._out or self.permits_free):
+            waiting = [number for number in waiting if self._is_of_whole_group(number)]
+        return len(waiting) >= wanted
+
+    def _is_of_whole_group(self, number: int) -> bool:
+        """Whether all games of a game's group were played."""
+        size = self._words.games_per_word
+        first = number // size * size
+        return all(each in self._seen for each in range(first, first + size))
 
     def _task(self, lease: Lease) -> GameTask:
         attacker, defender = self._seats(lease.index)

@@ -186,7 +186,7 @@ def build_parts(
         drained=DrainedNodes(fleet, policies, control.save_soon, status.note),
         ground=ground,
         seating=seating,
-        words=_word_stream(config, words, meets_others=league.league.is_open or config.self_play.on_collapse == "mix"),
+        words=_word_stream(config, words),
         cards=cards,
         samples=StageSamples(config, tokenizer, renderers[guessing], learning, recorder),
         league=league,
@@ -202,10 +202,11 @@ def build_parts(
     )
 
 
-def _word_stream(config: RunConfig, words: Scenarios, meets_others: bool) -> WordStream:
-    """Against other players each word comes twice: the learner attacks with it once, and defends once."""
+def _word_stream(config: RunConfig, words: Scenarios) -> WordStream:
+    """Against other players each word comes at least twice: the learner attacks with it once, and defends once."""
     planned = [WordsOfGame(game.full_name, game.share, tuple(words[game.full_name])) for game in config.games]
-    return WordStream(planned, config.seed, attacker_seats=2 if meets_others else 1)
+    attacker_seats = 2 if config.meets_others else 1
+    return WordStream(planned, config.seed, attacker_seats, config.words.games_per_word)
 
 
 def _start_buffer(config: RunConfig, lease: FolderLease) -> BufferHandle:

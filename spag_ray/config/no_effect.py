@@ -214,8 +214,9 @@ def _odd_clips(objective: ObjectiveConfig) -> Iterator[str]:
 def _baselines_of_one(config: RunConfig, num_scenarios: Mapping[str, int]) -> Iterator[str]:
     """A comparison of games of one scenario, where some scenarios come once in the games of a pass: then a game has no
     other to be compared with."""
-    meets_others = config.league.share > 0 or config.self_play.on_collapse == "mix"
-    if meets_others or not config.self_play.rounds:  # against others each scenario is played from both seats
+    if config.words.games_per_word > 1 or not config.self_play.rounds:
+        return
+    if config.meets_others:  # then each scenario is played from both seats
         return
     is_stream = config.schedule == "stream"
     per_pass = config.stream.games_per_version if is_stream else config.self_play.games_per_round
@@ -224,18 +225,20 @@ def _baselines_of_one(config: RunConfig, num_scenarios: Mapping[str, int]) -> It
         if (number := num_scenarios.get(game.full_name)) is None:
             continue
         games, which = round(game.share * per_pass), f" of {game.full_name}" if len(config.games) > 1 else ""
-        if not each.objective.compares_scenarios or games >= 2 * number:
+        if games >= 2 * number or not (each.objective.compares_scenarios or each.objective.drop_agreeing):
             continue
         name = each.objective.advantage
-        told = (
-            f"objective.baseline: scenario{which} is that of `mean`"
-            if name == "spag"
-            else (f"objective.advantage: {name}{which} has nothing to compare a game with")
-        )
+        if not each.objective.compares_scenarios:
+            told = f"objective.drop_agreeing{which} leaves nothing out"
+        elif name == "spag":
+            told = f"objective.baseline: scenario{which} is that of `mean`"
+        else:
+            told = f"objective.advantage: {name}{which} has nothing to compare a game with"
         if games <= number:
             why = f", because the {games} games of a {a_pass} have {number} scenarios to play, so none comes twice"
         else:
             once = f"{2 * number - games} of {number} scenarios"
             why = f" for {once}, because they come once in the {games} games of a {a_pass}"
         fewer = f", or set words.num_train to at most {games // 2}" if games > 1 else ""
-        yield (f"{told}{why}; play at least {math.ceil(2 * number / game.share)} games{fewer}")
+        more = math.ceil(2 * number / game.share)
+        yield f"{told}{why}; set words.games_per_word to 2 or more, play at least {more} games{fewer}"

@@ -93,6 +93,12 @@ class WordsConfig(Part):
         description="with source: deck, hold out only words whose measured difficulty is at most this (any if empty)",
     )
     num_train: int | None = Field(None, ge=1, description="use only this many training words (all if empty)")
+    games_per_word: int = Field(
+        1,
+        ge=1,
+        description="games in a row about each word, or other scenario: a group that objective.baseline: scenario, "
+        "rloo and grpo compare (against other players at least 2, one in each seat)",
+    )
 
     @property
     def are_from_cards(self) -> bool:

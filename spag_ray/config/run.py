@@ -117,6 +117,7 @@ class RunConfig(Part):
         self._check_channel()
         self._check_adapters()
         self._check_collapse()
+        self._check_groups()
         if self.schedule == "stream" and self.placement == "colocated":
             raise ValueError(
                 "schedule: stream plays and trains at once, placement: colocated alternates the two; remove one of them"
@@ -274,6 +275,29 @@ class RunConfig(Part):
         total = self.self_play.mix_share + self.league.share
         if total > 1 + 1e-9:
             raise ValueError(f"self_play.mix_share and the league's shares add up to {total:g}; they may be 1 at most")
+
+    def _check_groups(self) -> None:
+        """Refuse rounds and versions that would end in the middle of a group of games about one word."""
+        size = self.words.games_per_word
+        parts = {"self_play.games_per_round": self.self_play.games_per_round}
+        if self.schedule == "stream":
+            parts["stream.games_per_version"] = self.stream.games_per_version
+        for key, count in parts.items():
+            if count % size:
+                raise ValueError(
+                    f"{key} ({count}) has to be a multiple of words.games_per_word ({size}), so that groups are whole; "
+                    f"set it to {-(-count // size) * size}"
+                )
+        if size > 1 and size % 2 and self.meets_others:
+            raise ValueError(
+                f"words.games_per_word is {size}, but against other players the learner plays each word once in each "
+                f"seat; set an even number"
+            )
+
+    @property
+    def meets_others(self) -> bool:
+        """Whether games that are trained on may be against another player than the learner itself."""
+        return self.league.share > 0 or self.self_play.on_collapse == "mix"
 
     @property
     def policy_names(self) -> tuple[str, ...]:

@@ -141,12 +141,16 @@ class WordStream:
     """Words in seeded, shuffled passes, each word equally often; every lease ends in `done` or `give_back`.
 
     The word of the lease with index i depends only on the words, the seed and i, not on other leases.
-    With `attacker_seats` = n each word comes n times in a row, once for every player that attacks with it.
+    With `attacker_seats` = n each word comes n times in a row, once for every player that attacks with it. With
+    `games_per_word` = n it comes n times in a row, in a group that is compared: leases 0 to n - 1, n to 2n - 1, and so
+    on; n is then a multiple of `attacker_seats`.
     Each game gets its share of the leases (SharePlan), and its own words in the order that a stream of this game alone
     would have.
     """
 
-    def __init__(self, games: Sequence[WordsOfGame], seed: int, attacker_seats: int = 1) -> None:
+    def __init__(
+        self, games: Sequence[WordsOfGame], seed: int, attacker_seats: int = 1, games_per_word: int = 1
+    ) -> None:
         self._games = tuple(games)
         if not all(each.words for each in self._games) or not self._games:
             raise InputError("the word stream has no words; give it at least one")
@@ -155,8 +159,15 @@ class WordStream:
                 raise InputError("a word was given to the word stream twice; give every word once")
         if attacker_seats < 1:
             raise InputError(f"attacker_seats is {attacker_seats}; it must be at least 1")
+        if games_per_word < 1 or (games_per_word > 1 and games_per_word % attacker_seats):
+            raise InputError(
+                f"games_per_word is {games_per_word}; it must be 1, or a multiple of {attacker_seats}, because so many "
+                "players attack with each word"
+            )
         self._seed = seed
         self._attacker_seats = attacker_seats
+        self.games_per_word = games_per_word
+        self._in_a_row = max(attacker_seats, games_per_word)
         self._next_index = 0
         self._out: dict[int, str] = {}
         self._returned: list[int] = []
@@ -198,6 +209,7 @@ class WordStream:
             "games": [[each.game, each.share, list(each.words)] for each in self._games],
             "seed": self._seed,
             "attacker_seats": self._attacker_seats,
+            "games_per_word": self.games_per_word,
             "next_index": self._next_index,
             "unfinished": sorted([*self._returned, *self._out]),
         }
@@ -205,7 +217,7 @@ class WordStream:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> WordStream:
         games = [WordsOfGame(game, share, tuple(words)) for game, share, words in state["games"]]
-        stream = cls(games, state["seed"], state["attacker_seats"])
+        stream = cls(games, state["seed"], state["attacker_seats"], state.get("games_per_word", 1))
         stream._next_index = state["next_index"]
         stream._returned = list(state["unfinished"])
         return stream
@@ -240,7 +252,7 @@ class WordStream:
         del self._out[lease.index]
 
     def _give(self, index: int) -> Lease:
-        game, before = self._plan.at(index // self._attacker_seats)
+        game, before = self._plan.at(index // self._in_a_row)
         words = self._games[game].words
         number, place = divmod(before, len(words))
         if self._passes[game][0] != number:

@@ -22,16 +22,17 @@ from spag_ray.game.words import WordsOfGame, WordStream
 WORDS = ("river", "piano", "tiger", "apple", "castle")
 
 
-def taboo_words(words: Sequence[str], seed: int, attacker_seats: int = 1) -> WordStream:
-    return WordStream([WordsOfGame("taboo", 1.0, tuple(words))], seed, attacker_seats)
+def taboo_words(words: Sequence[str], seed: int, attacker_seats: int = 1, games_per_word: int = 1) -> WordStream:
+    return WordStream([WordsOfGame("taboo", 1.0, tuple(words))], seed, attacker_seats, games_per_word)
 
 
-def stream_of(seed: int = 0, **config: Any) -> GameStream:
-    return GameStream(taboo_words(WORDS, seed), StreamConfig(**config), {"policy": 0}, seed)
+def stream_of(seed: int = 0, games_per_word: int = 1, **config: Any) -> GameStream:
+    words = taboo_words(WORDS, seed, games_per_word=games_per_word)
+    return GameStream(words, StreamConfig(**config), {"policy": 0}, seed)
 
 
-def spec(config: StreamConfig) -> StreamSpec:
-    return StreamSpec(taboo_words(WORDS, 0), config, 0, Opponents(0), {"policy": 0})
+def spec(config: StreamConfig, games_per_word: int = 1) -> StreamSpec:
+    return StreamSpec(taboo_words(WORDS, 0, games_per_word=games_per_word), config, 0, Opponents(0), {"policy": 0})
 
 
 def played(task: GameTask, version: int = 0, outcome: Outcome = Outcome.ATTACKER_WINS) -> Episode:

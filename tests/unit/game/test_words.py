@@ -155,3 +155,34 @@ def test_a_stream_of_several_games_resumes_from_its_state() -> None:
     assert resumed.lease() == stream.lease()
     stream.go_back_to(None)
     assert stream.lease() == leases[0]
+
+
+def test_the_games_of_a_group_come_in_a_row_and_a_run_resumes_in_the_middle_of_one() -> None:
+    stream, alone = WordStream(OF_GAMES, seed=3, games_per_word=3), WordStream(OF_GAMES, seed=3)
+    leases = [stream.lease() for _ in range(24)]
+    groups = [alone.lease().scenario for _ in range(8)]
+    assert [lease.scenario for lease in leases] == [scenario for scenario in groups for _ in range(3)]
+    assert Counter(lease.game for lease in leases) == {"taboo": 18, "kuhn": 6}, "shares are those of games"
+    for number in (0, 1, 2, 3, 5):  # of the second group, a game is under way
+        stream.done(leases[number])
+    state = json.loads(json.dumps(stream.state()))
+    assert WordStream.from_state(state).lease() == leases[4]
+    early = WordStream(OF_GAMES, seed=3, games_per_word=3)
+    early.played(4)
+    assert [early.lease() for _ in range(5)] == [*leases[:4], leases[5]]
+    former = {key: value for key, value in state.items() if key != "games_per_word"}
+    assert WordStream.from_state({**former, "next_index": 4, "unfinished": []}).lease().scenario == groups[4]
+
+
+def test_a_group_against_other_players_has_each_seat_equally_often() -> None:
+    pairs = taboo_words(WORDS, 0, attacker_seats=2, games_per_word=4)
+    assert [pairs.lease().word for _ in range(8)] == [word for word in order_of(2) for _ in range(4)]
+    usual = taboo_words(WORDS, 0, attacker_seats=2)
+    assert [usual.lease().word for _ in range(4)] == [word for word in order_of(2) for _ in range(2)]
+    with pytest.raises(InputError, match="multiple of 2"):
+        taboo_words(WORDS, 0, attacker_seats=2, games_per_word=3)
+
+
+def order_of(count: int) -> list[str]:
+    stream = taboo_words(WORDS, 0)
+    return [stream.lease().word for _ in range(count)]

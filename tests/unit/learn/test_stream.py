@@ -49,6 +49,35 @@ def test_with_lag_0_a_version_plays_its_own_games_and_waits_for_the_next() -> No
     assert stream.counts().evicted == 0
 
 
+def test_a_version_waits_for_whole_groups_of_games_about_one_word() -> None:
+    stream = stream_of(games_per_word=2, games_per_version=4, max_lag=1)
+    tasks = stream.lease("arena", 8)
+    assert [task.scenario for task in tasks[::2]] == [task.scenario for task in tasks[1::2]]
+    for number in (7, 0, 2, 4, 5, 3):
+        assert stream.take() is None, "groups 2 and 1 are the first whole ones"
+        finish(stream, tasks[number])
+    assert numbers(stream.take()) == [2, 3, 4, 5], "group 1 came first, and the single games wait for theirs"
+    stream.advance({"policy": 1})
+    finish(stream, tasks[6])
+    finish(stream, tasks[1])
+    assert sorted(numbers(stream.take())) == [0, 1, 6, 7]
+
+
+def test_a_version_takes_parts_of_groups_where_no_game_can_come_that_completes_one() -> None:
+    stream = stream_of(games_per_word=2, games_per_version=2, max_lag=0)
+    first, second = stream.lease("arena", 2)
+    stream.give_up("arena")
+    finish(stream, first)
+    finish(stream, second)
+    assert numbers(stream.take()) == [0, 1]
+    stream.advance({"policy": 1})
+    games = [played(GameTask(number, "river", "stream"), 1) for number in (2, 5)]
+    again = stream_of(games_per_word=2, games_per_version=2, max_lag=0)
+    again.restore({**stream.cursor(), "log": None}, records([encode(each) for each in games]))
+    assert again.permits_free == 0
+    assert numbers(again.take()) == [2, 5]
+
+
 def test_a_sample_counts_what_came_and_not_what_the_log_held(tmp_path: Path) -> None:
     config = {"games_per_version": 2, "max_lag": 1}
     buffer, stream = ReplayBuffer(str(tmp_path)), stream_of(**config)

@@ -22,11 +22,14 @@ from tests.support.streams import finish, numbers, played, records, spec, stream
 
 class StreamMachine(RuleBasedStateMachine):
     """Two arenas play. `left`: {game: uses} that wait; `uses`: {game: how often it was learned}. Both are of the
-    versions that were not lost with a learner."""
+    versions that were not lost with a learner. `size`: games_per_word."""
 
-    @initialize(reuse=st.integers(1, 3), max_lag=st.integers(0, 3), per_version=st.integers(1, 5))
-    def begin(self, reuse: int, max_lag: int, per_version: int) -> None:
-        self.config = StreamConfig(games_per_version=per_version, max_lag=max(max_lag, reuse - 1), reuse=reuse)
+    @initialize(
+        reuse=st.integers(1, 3), max_lag=st.integers(0, 3), num_groups=st.integers(1, 5), size=st.integers(1, 3)
+    )
+    def begin(self, reuse: int, max_lag: int, num_groups: int, size: int) -> None:
+        self.size = size
+        self.config = StreamConfig(games_per_version=num_groups * size, max_lag=max(max_lag, reuse - 1), reuse=reuse)
         self.stream = self.made()
         self.log: list[bytes] = []
         self.stage_progress: dict[int, tuple[GameTask, int]] = {}
@@ -41,7 +44,7 @@ class StreamMachine(RuleBasedStateMachine):
         self.write_checkpoint()
 
     def made(self) -> GameStream:
-        plan = spec(self.config)
+        plan = spec(self.config, self.size)
         return GameStream(plan.words, plan.config, plan.versions, plan.seed)
 
     def write_cursor(self) -> None:
@@ -96,10 +99,14 @@ class StreamMachine(RuleBasedStateMachine):
         lag = self.config.max_lag
         stale = [number for number in self.left if self.published - self.versions[number] > lag]
         self.evicted |= {number: self.left.pop(number) for number in stale}
-        assert (batch is None) == (len(self.left) < self.config.games_per_version)
+        too_few = len(self.left) < self.config.games_per_version
+        assert (batch is None) == too_few if self.size == 1 else batch is None or not too_few
         if batch is None:
             return
         self.batch = numbers(batch)
+        if self.stage_progress:
+            groups = {number // self.size for number in self.batch}
+            assert not groups & {number // self.size for number in self.stage_progress}, "it waits for whole groups"
         assert len(set(self.batch)) == self.config.games_per_version
         for number in self.batch:
             self.uses[number] += 1

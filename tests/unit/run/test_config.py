@@ -222,6 +222,31 @@ def test_a_reference_or_a_learning_rate_that_cannot_be_kept_is_refused(changes: 
         parse_config(changes)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"words": {"games_per_word": 4}},
+            r"self_play.games_per_round \(150\) has to be a multiple of words.games_per_word \(4\).*set it to 152",
+        ),
+        (
+            {"words": {"games_per_word": 5}, "schedule": "stream", "self_play": {"games_per_round": 160}},
+            r"stream.games_per_version \(32\) has to be a multiple of words.games_per_word \(5\).*set it to 35",
+        ),
+        (
+            {"words": {"games_per_word": 3}, "league": {"past_share": 0.5}},
+            "words.games_per_word is 3, but against other players.*set an even number",
+        ),
+    ],
+)
+def test_groups_of_games_about_a_word_that_would_not_be_whole_are_refused(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_config(changes)
+    assert parse_config({"words": {"games_per_word": 3}}).words.games_per_word == 3
+
+
 RATES = {
     "sampling.temperature",
     "self_play.learning_rate",

@@ -173,6 +173,12 @@ def test_a_baseline_by_scenario_without_a_scenario_that_comes_twice_is_named() -
     assert values_without_effect(config) == [], "words are not read for a plan"
     stream = scenario_baseline(schedule="stream", self_play={"games_per_round": 320})
     assert len(values_without_effect(stream, {"taboo": 32})) == 1, "a version has 32 games"
+    grouped = scenario_baseline(self_play={"games_per_round": 100}, words={"games_per_word": 2})
+    assert values_without_effect(grouped, {"taboo": 100}) == [], "each word comes twice in a row"
+    (line,) = values_without_effect(
+        parse_config({"objective": {"drop_agreeing": True}, "self_play": {"games_per_round": 100}}), {"taboo": 100}
+    )
+    assert line.startswith("objective.drop_agreeing leaves nothing out, because the 100 games of a round have 100 ")
     others = scenario_baseline(league={"past_share": 0.5})
     assert values_without_effect(others, {"taboo": 1000}) == [], "each scenario is played from both seats"
 
@@ -183,7 +189,8 @@ def test_a_baseline_by_scenario_that_most_scenarios_do_without_is_named() -> Non
     (line,) = values_without_effect(config, {"taboo": 99})
     assert line == (
         "objective.baseline: scenario is that of `mean` for 98 of 99 scenarios, because they come once in the 100 "
-        "games of a round; play at least 198 games, or set words.num_train to at most 50"
+        "games of a round; set words.games_per_word to 2 or more, play at least 198 games, or set words.num_train to "
+        "at most 50"
     )
     (line,) = values_without_effect(config, {"taboo": 51})
     assert "for 2 of 51 scenarios" in line
