@@ -17,7 +17,7 @@ Loss = Literal["spag", "published", "ppo-clip", "dr-grpo", "gspo"]
 # What an estimator sets that gives a turn its whole advantage, where the configuration does not say it.
 _WHOLE_GAMES = {"learn_from": "both", "role_weights": "none"}
 # Those settings that an estimator has no use for, beside the two above.
-_OF_SHARES = ("decay", "loser_turns", "trap_credit", "guess_credit", "baseline")
+_OF_SHARES = ("decay", "loser_turns", "trap_credit", "guess_credit", "baseline", "baseline_std")
 _GSPO_CLIPS = {"clip_range": 3e-4, "clip_range_high": 4e-4}  # of its paper: ratios of whole turns are close to 1
 BETWEEN_CLIPS = 0.01  # clips of turns are below it, those of tokens above
 
@@ -104,6 +104,10 @@ class ObjectiveConfig(Part):
         description="subtracted from a result: the role's moving average, its mean over these games, or over those of "
         "them with the same word or scenario (`mean` if there is only one)",
     )
+    baseline_std: Literal["none", "batch"] = Field(
+        "none",
+        description="`batch`: what is above the baseline is divided by the role's standard deviation over these games",
+    )
     baseline_decay: float = Field(0.95, gt=0, lt=1, description="decay of that average, per decided game")
     listening_coeff: float = Field(
         0.0, ge=0, description="weight of the word's log-likelihood at the defender's turns, once a game has ended"
@@ -172,6 +176,11 @@ class ObjectiveConfig(Part):
 
     def _check_advantage(self) -> None:
         if self.advantage == "spag":
+            if self.baseline_std != "none" and self.baseline == "none":
+                raise ValueError(
+                    f"baseline_std: {self.baseline_std} divides what is above a baseline, but baseline is none; set "
+                    "baseline: scenario, mean or moving"
+                )
             return
         if self.advantage not in ESTIMATORS and not all(self.advantage.rpartition(":")):
             raise ValueError(

@@ -101,6 +101,7 @@ class GameObjective(Part):
     learn_from: Literal["winners", "both"] | None = Field(None, description="as in objective")
     loser_turns: Literal["all", "deciding"] | None = Field(None, description="as in objective")
     baseline: Literal["none", "moving", "mean", "scenario"] | None = Field(None, description="as in objective")
+    baseline_std: Literal["none", "batch"] | None = Field(None, description="as in objective")
     role_weights: Literal["balanced", "none"] | None = Field(None, description="as in objective")
     role_weight_cap: float | None = Field(None, gt=0, description="as in objective")
 

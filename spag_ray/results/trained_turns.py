@@ -19,7 +19,8 @@ def trained_turns(
     stage: str, episode: Episode, config: RunConfig, expected: Mapping[Role, float] = NOTHING
 ) -> dict[int, float | None]:
     """{index of a turn that is trained on: its advantage; None if it is imitated}. Empty for games on held-out words.
-    `expected`: each role's baseline; without it, these are rewards before the baseline is subtracted. With an estimator
+    `expected`: each role's baseline; without it, these are rewards before the baseline is subtracted. They are not
+    divided by a deviation, which other games decide (`objective.baseline_std`). With an estimator
     by name they are what the game paid. Empty with `objective.drop_agreeing`, because one game does not tell whether
     others of its scenario agreed with it, and where nobody knows what the game paid (`payoffs_in`)."""
     phase = Stage.parse(stage).phase

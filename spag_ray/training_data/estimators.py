@@ -29,10 +29,10 @@ from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.errors import ConfigError, InputError
 from spag_ray.game.protocol import SEATS
 from spag_ray.games.registry import own_function
-from spag_ray.training_data.rewards import RoleBaselines
+from spag_ray.training_data.rewards import STD_EPSILON, RoleBaselines
 
 KEY = "objective.advantage"
-STD_EPSILON, VARIANCE_EPSILON = 1e-6, 1e-8
+VARIANCE_EPSILON = 1e-8
 
 
 @dataclass(frozen=True)

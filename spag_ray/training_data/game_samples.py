@@ -25,12 +25,14 @@ from spag_ray.training_data.rewards import (
     RoleBaselines,
     RoleWindow,
     decayed_shares,
+    deviations,
     paid,
     role_weights,
 )
 from spag_ray.training_data.samples import GameSample, Sample
 
 PAPERS = Payoffs()
+UNDIVIDED: Mapping[Role, float] = dict.fromkeys(Role, 1.0)
 
 
 def game_samples(
@@ -45,11 +47,12 @@ def game_samples(
 ) -> list[GameSample]:
     """Games -> training samples, in the order given (docs/learning.md, "Payoffs").
 
-    A seat's payoff minus its baseline is shared over the seat's turns. Winners are always trained; losers and both
+    A seat's payoff minus its baseline, with `baseline_std: batch` divided by its standard deviation (`deviations`), is
+    shared over the seat's turns. Winners are always trained; losers and both
     seats of a tie only with `learn_from: both`. With `loser_turns: deciding` the loser's payoff goes to the turn that
     lost the game. With `trap_credit: trap` the payoff of a trap goes to the turn before the word was said, and with
     `guess_credit: guess` that of a right guess goes to the guess. After a breach, the breaker's payoff goes to the turn
-    that broke the rules, without a baseline. A game's weight is decided / (2 * games its winner's role won) over the
+    that broke the rules, as it is. A game's weight is decided / (2 * games its winner's role won) over the
     episodes given, or over the last decided games in `window`; ties and breaches have weight 1.
 
     With an `objective.advantage` of another name every seat that was paid is trained, with the advantages of
@@ -116,12 +119,18 @@ def _of_shares(
         for episode, result in zip(counted, results, strict=True):
             means.add(episode.scenario, result)
     moving = None if baselines is None else dict(baselines.values)
+
+    def expected(episode: Episode) -> Mapping[Role, float]:
+        return means.expected(episode.scenario) if moving is None else moving
+
+    divisors = UNDIVIDED
+    if objective.baseline_std == "batch":
+        divisors = deviations(zip(results, map(expected, counted), strict=True))
     learned = []
     for episode in episodes:
         winner = episode.verdict.outcome.winner
-        expected = means.expected(episode.scenario) if moving is None else moving
         weight = 1.0 if winner is None else weights[winner]
-        learned.append((weight, advantages(episode, objective, payoffs, expected)))
+        learned.append((weight, advantages(episode, objective, payoffs, expected(episode), divisors)))
     if baselines is not None:
         baselines.update(list(compress(results, is_new)))
     return learned
@@ -194,16 +203,20 @@ def has_baseline(
 
 
 def advantages(
-    episode: Episode, objective: ObjectiveConfig, payoffs: Payoffs, expected: Mapping[Role, float]
+    episode: Episode,
+    objective: ObjectiveConfig,
+    payoffs: Payoffs,
+    expected: Mapping[Role, float],
+    divisors: Mapping[Role, float] = UNDIVIDED,
 ) -> dict[int, float]:
     """{index of a trained turn of a game: its advantage}, for both seats (see `game_samples`); `expected`: each role's
-    baseline. With a named estimator it is what the game paid the turn's seat."""
+    baseline; `divisors`: what a result above it is divided by. With a named estimator it is what the game paid the turn's seat."""
     verdict = episode.verdict
     if objective.advantage != "spag":  # the other games of the batch decide
         found = paid(payoffs, verdict)
         return {index: value for role in Role if (value := found[role]) is not None for index in episode.turns_of(role)}
     if _counts(verdict, objective, payoffs):
-        return _shared_out(episode, objective, paid(payoffs, verdict), expected)
+        return _shared_out(episode, objective, paid(payoffs, verdict), expected, divisors)
     breaker = verdict.outcome.breaker
     if breaker is None:
         return {}
@@ -238,16 +251,20 @@ def _is_learned(
 
 
 def _shared_out(
-    episode: Episode, objective: ObjectiveConfig, results: Results, expected: Mapping[Role, float]
+    episode: Episode,
+    objective: ObjectiveConfig,
+    results: Results,
+    expected: Mapping[Role, float],
+    divisors: Mapping[Role, float],
 ) -> dict[int, float]:
-    """{index of a trained turn: its advantage} of a decided or tied game; `expected`: each role's baseline."""
+    """{index of a trained turn: its advantage} of a decided or tied game; see `advantages`."""
     verdict, winner = episode.verdict, episode.verdict.outcome.winner
     advantages: dict[int, float] = {}
     for role in [winner] if winner is not None and objective.learn_from == "winners" else list(Role):
         paid_to = results[role]
         if paid_to is None:
             continue
-        value = paid_to - expected[role]
+        value = (paid_to - expected[role]) / divisors[role]
         if winner is role.other and objective.loser_turns == "deciding":
             if verdict.turn is not None and episode.turns[verdict.turn].role is role:
                 advantages[verdict.turn] = value

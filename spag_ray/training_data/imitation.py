@@ -31,7 +31,8 @@ def imitation_samples(
     left out.
     """
     if learn_from == "winners":
-        usual = {"learn_from": "winners", "baseline": "none", "trap_credit": "all", "guess_credit": "all"}
+        usual = {"learn_from": "winners", "baseline": "none", "baseline_std": "none"}
+        usual |= {"trap_credit": "all", "guess_credit": "all"}
         if objective.advantage != "spag":  # estimators are of self-play, and so is their `role_weights: none`
             usual |= {"advantage": "spag", "role_weights": "balanced"}
         plain = objective.model_copy(update={**usual, "drop_agreeing": False})

@@ -10,7 +10,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from spag_ray.config.parts import Payoffs, SeatPayoffs
@@ -18,6 +19,8 @@ from spag_ray.errors import InputError
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import Outcome, Role, Verdict, next_role
 from spag_ray.games.taboo.referee.judge import judge
+
+STD_EPSILON = 1e-6
 
 
 def decayed_shares(num_turns: int, decay: float) -> list[float]:
@@ -133,6 +136,27 @@ class MeanPayoffs:
         """What a game of this scenario pays each role on average; 0 where no game paid."""
         own = self._of_scenarios.get(scenario)
         return self._all.means() if own is None or own.num_games < 2 else own.means()
+
+
+def deviations(compared: Iterable[tuple[Results, Mapping[Role, float]]]) -> dict[Role, float]:
+    """What `objective.baseline_std: batch` divides each role's R - b by: {role: s + 1e-6}, with
+
+        s = sqrt(mean (R - b)^2)
+
+    over the games that paid the role R where b was expected. With `baseline: mean` it is the standard deviation of R,
+    with `scenario` that within scenarios. It is taken from 0 and not from the mean of R - b, so that results that are
+    all alike, and not what a moving average expected, become 1 or -1 and not huge.
+
+    >>> found = deviations([({Role.ATTACKER: 1.0}, {Role.ATTACKER: 0.5}), ({Role.ATTACKER: -1.0}, {Role.ATTACKER: 0.5})])
+    >>> round(found[Role.ATTACKER] ** 2, 3)
+    1.25
+    """
+    squares: dict[Role, list[float]] = {role: [] for role in Role}
+    for results, expected in compared:
+        for role, value in results.items():
+            if value is not None:
+                squares[role].append((value - expected[role]) ** 2)
+    return {role: math.sqrt(math.fsum(own) / max(1, len(own))) + STD_EPSILON for role, own in squares.items()}
 
 
 class _Sums:

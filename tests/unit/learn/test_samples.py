@@ -244,6 +244,40 @@ def test_a_baseline_by_scenario_is_the_mean_of_the_games_with_the_same_word() ->
     assert found[5] == [-1.0, 1.0], "one game alone is compared with all games, whose means are 0"
 
 
+def test_a_seats_results_above_its_baseline_are_divided_by_their_standard_deviation_over_the_batch() -> None:
+    """The attacker wins two of four games about one word; of the other word's two games one is tied, at -0.5 each. Its
+    R - b are 1, 1, -1, -1 and 0.75, -0.75, so their deviation is sqrt((4 + 2 * 0.5625) / 6) = 0.9242."""
+    outcomes = [("river", outcome) for outcome in (Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS) for _ in range(2)]
+    outcomes += [("piano", Outcome.ATTACKER_WINS), ("piano", Outcome.TIED)]
+    games = [replace(game(number, outcome, 2), scenario=word) for number, (word, outcome) in enumerate(outcomes)]
+    settings: dict[str, Any] = {"learn_from": "both", "role_weights": "none", "baseline": "scenario"}
+    objective = ObjectiveConfig(**settings, baseline_std="batch")
+    found = game_samples(games, objective, Payoffs(tie=(-0.5, -0.5)))
+    attacker = [round(each.turns[0].advantage, 4) for each in found]
+    assert attacker == [1.082, 1.082, -1.082, -1.082, 0.8115, -0.8115]
+    # The defender was paid -1, -1, 1, 1 and -1, -0.5: R - b are -1, -1, 1, 1 and -0.25, 0.25.
+    defender = [round(each.turns[1].advantage, 4) for each in found]
+    assert defender == [-1.2060, -1.2060, 1.2060, 1.2060, -0.3015, 0.3015]
+
+
+def test_results_that_never_differ_are_not_blown_up_by_their_standard_deviation() -> None:
+    settings: dict[str, Any] = {"learn_from": "both", "role_weights": "none", "baseline_std": "batch"}
+    won = [game(number, Outcome.ATTACKER_WINS, 2) for number in range(3)]
+    alike = game_samples(won, ObjectiveConfig(**settings, baseline="mean"))
+    assert {turn.advantage for each in alike for turn in each.turns} == {0.0}
+    above = game_samples(won, ObjectiveConfig(**settings, baseline="moving"), baselines=RoleBaselines())
+    assert [round(turn.advantage, 4) for turn in above[0].turns] == [1.0, -1.0], "all are above what was expected"
+
+
+def test_a_breach_that_has_no_baseline_is_not_divided_and_enters_no_deviation() -> None:
+    payoffs = Payoffs(attacker_breach=(-0.5, None))
+    objective = ObjectiveConfig(learn_from="both", role_weights="none", baseline="mean", baseline_std="batch")
+    games = [game(0, Outcome.ATTACKER_WINS, 2), game(1, Outcome.DEFENDER_WINS, 2)]
+    breach = game(2, Outcome.ATTACKER_BREACH, 1, decided_by=0)
+    found = game_samples([*games, breach], objective, payoffs)
+    assert [round(turn.advantage, 4) for each in found for turn in each.turns] == [1.0, -1.0, -1.0, 1.0, -0.5]
+
+
 def test_what_a_game_itself_pays_is_trained_on() -> None:
     verdict = replace(game(0, Outcome.ATTACKER_WINS, 2).verdict, end_reason="call", payoffs=(2.0, -2.0))
     paid_two = replace(game(0, Outcome.ATTACKER_WINS, 2), verdict=verdict, game="kuhn")

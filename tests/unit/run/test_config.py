@@ -247,6 +247,18 @@ def test_groups_of_games_about_a_word_that_would_not_be_whole_are_refused(
     assert parse_config({"words": {"games_per_word": 3}}).words.games_per_word == 3
 
 
+@pytest.mark.parametrize(
+    ("objective", "message"),
+    [
+        ({"baseline_std": "batch"}, "baseline_std: batch divides what is above a baseline.*set baseline: scenario"),
+        ({"baseline_std": "batch", "advantage": "rloo"}, "baseline_std: batch is for advantage: spag"),
+    ],
+)
+def test_a_deviation_without_a_baseline_is_refused(objective: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_config({"objective": objective})
+
+
 RATES = {
     "sampling.temperature",
     "self_play.learning_rate",
