@@ -17,7 +17,7 @@ from spag_ray.game.renderer import Renderer
 from spag_ray.results.lines import SamplesLine
 from spag_ray.stages import EXPERT, IMITATED, Stage
 from spag_ray.tokens import Tokenizer
-from spag_ray.training_data.game_samples import game_samples
+from spag_ray.training_data.game_samples import game_samples, num_dropped
 from spag_ray.training_data.imitation import imitation_samples
 from spag_ray.training_data.listened_turns import WhenToClaim, listened_turns, with_listening
 from spag_ray.training_data.prompt_randomization import load_varied, rerendered
@@ -114,6 +114,15 @@ class StageSamples:
             temperature if tempered else 1.0,
         )
         return TrainingStage(stage, spec, games, sft, config.self_play.batch_games)
+
+    def num_dropped_groups(self, stage: Stage, episodes: Sequence[Episode]) -> int:
+        """How many groups of words.games_per_word games are left out of these, because all of a group paid the same
+        (objective.drop_agreeing)."""
+        config, found = self._config, 0
+        for each in config.each_game if config.objective.drop_agreeing else ():
+            own = [episode for episode in episodes if episode.game == each.game.full_name]
+            found += num_dropped(own, each.payoffs_of(stage), self._learning) // config.words.games_per_word
+        return found
 
     def _agree(self, stage: Stage, episodes: Sequence[Episode]) -> bool:
         """Whether games are left out because all of their scenario paid the same (objective.drop_agreeing)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from statistics import fmean
@@ -24,7 +24,7 @@ from spag_ray.episodes.episode import Episode
 from spag_ray.game.rules import Role
 from spag_ray.game.share_plan import SharePlan
 from spag_ray.game.words import Scenario
-from spag_ray.results.lines import PHASES, EloLine, IterationLine
+from spag_ray.results.lines import PHASES, EloLine, GroupsLine, IterationLine
 from spag_ray.results.matches import Match, of_game
 from spag_ray.results.model_card import SMOLLM2, BaseModel, write_cards
 from spag_ray.results.saved_models import is_complete, make_incomplete
@@ -98,7 +98,8 @@ class Trainer:
 
     def self_play(self, stage: Stage) -> list[Episode]:
         """One game per word: the newest weights against themselves, the league's opponents, and after a collapse the
-        frozen opponents (self_play.on_collapse: mix)."""
+        frozen opponents (self_play.on_collapse: mix). Then groups in the place of those that all agree
+        (self_play.refill_agreeing)."""
         self._parts.callbacks.stage_began(str(stage))
         leases = [self._parts.words.lease() for _ in range(self.config.self_play.games_per_round)]
         opponents, others = self._parts.league.opponents(), dict(self._parts.league.seats)
@@ -107,11 +108,33 @@ class Trainer:
             others |= self._parts.frozen.seats(self.config.sampling.temperature)
         seats = self._parts.seating.self_play(others)
         scenarios = [lease.scenario for lease in leases]
+
+        def more(episodes: Sequence[Episode]) -> list[Scenario]:
+            # A function of the games so far alone, so that a resumed round comes to the same further games.
+            new = [self._parts.words.lease() for _ in range(self._num_to_refill(episodes))]
+            leases.extend(new)
+            return [lease.scenario for lease in new]
+
         with self._split.phase("generate"):
-            episodes = play_round(self._parts.ground, str(stage), scenarios, seats, opponents)
+            episodes = play_round(self._parts.ground, str(stage), scenarios, seats, opponents, more=more)
         for lease in leases:
             self._parts.words.done(lease)
+        if self.config.self_play.refill_agreeing:
+            dropped, refilled = self.samples.num_dropped_groups(episodes), self._num_refilled(episodes)
+            self._parts.recorder.record(GroupsLine(str(stage), dropped, refilled))
         return episodes
+
+    def _num_to_refill(self, episodes: Sequence[Episode]) -> int:
+        """How many games are to be played after these of a round, in place of groups that are left out."""
+        most = self.config.self_play.refill_agreeing
+        if not most:
+            return 0
+        missing = min(self.samples.num_dropped_groups(episodes), most) - self._num_refilled(episodes)
+        return max(0, missing) * self.config.words.games_per_word
+
+    def _num_refilled(self, episodes: Sequence[Episode]) -> int:
+        """The groups beyond those that a round begins with."""
+        return (len(episodes) - self.config.self_play.games_per_round) // self.config.words.games_per_word
 
     def streaming(self, state: RunState) -> AbstractContextManager[Stream]:
         seats, opponents = self._parts.seating.self_play(self._parts.league.seats), self._parts.league.opponents()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 import ray
 
@@ -29,46 +29,65 @@ def play_round(
     seats: Mapping[str, Seat],
     opponents: Opponents,
     could_have_known: bool = False,
+    more: Callable[[Sequence[Episode]], Sequence[Scenario]] = lambda episodes: (),
 ) -> list[Episode]:
     """Play one game per scenario; returns the judged episodes in this order. Games that a previous attempt played are
     taken from the log. `opponents`: the seats of each game; `could_have_known` as in GameTask, in games that have a
-    hidden fact. Raises RunFolderError when words have changed."""
-    all_tasks = [
-        GameTask(
-            number,
-            text,
-            stage,
-            ground.config.seed,
-            *opponents(number),
-            could_have_known=could_have_known,
-            game=game,
-        )
-        for number, (text, game) in enumerate(scenarios)
-    ]
+    hidden fact. `more`: the scenarios that are played after the episodes so far, in this stage, until there are none.
+    Raises RunFolderError when words have changed."""
+
+    def tasks_of(scenarios: Sequence[Scenario], first: int) -> list[GameTask]:
+        return [
+            GameTask(
+                number,
+                text,
+                stage,
+                ground.config.seed,
+                *opponents(number),
+                could_have_known=could_have_known,
+                game=game,
+            )
+            for number, (text, game) in enumerate(scenarios, first)
+        ]
+
     there = ground.buffer.get(ground.buffer.handle.played.remote(stage))  # by a previous attempt of this run
-    for task in all_tasks:
+    players = engine_players(seats.values())
+    is_measured = bool(players) and ground.config.schedule == "rounds"  # a stream's engines play other games meanwhile
+    if is_measured:
+        ground.meter.take()
+    began = time.perf_counter()
+    episodes: list[Episode] = []
+    while scenarios:
+        tasks = tasks_of(scenarios, first=len(episodes))
+        episodes = _played(ground, stage, tasks, there, seats)
+        scenarios = more(episodes)
+    seconds = time.perf_counter() - began
+    if is_measured:
+        has_played = any(episode.number not in there for episode in episodes)
+        ground.meter.take(stage if has_played else None, ground.version)
+    ground.buffer_metrics.sample(now=True)
+    for name in dict.fromkeys(episode.game for episode in episodes):
+        own = [episode for episode in episodes if episode.game == name]
+        ground.recorder.record(_play_line(ground, stage, seconds, own, there, players=players))
+    return episodes
+
+
+def _played(
+    ground: Playground, stage: str, tasks: Sequence[GameTask], there: Mapping[int, str], seats: Mapping[str, Seat]
+) -> list[Episode]:
+    """Play those of the next games of a stage that are not `there`; all its episodes up to the last of them."""
+    for task in tasks:
         if there.get(task.number, task.scenario) != task.scenario:
             raise RunFolderError(
                 f"{ground.folder}: game {task.number} of {stage} was played with the word "
                 f"{there[task.number]!r}, now it would be {task.scenario!r}: the words have changed; continue with "
                 "those that the run was started with, or start another run"
             )
-    tasks = [task for task in all_tasks if task.number not in there]
-    players = engine_players(seats.values())
-    is_measured = bool(players) and ground.config.schedule == "rounds"  # a stream's engines play other games meanwhile
-    if is_measured:
-        ground.meter.take()
-    began = time.perf_counter()
-    _play_all(ground, stage, len(all_tasks), tasks, seats)
-    seconds = time.perf_counter() - began
-    if is_measured:
-        ground.meter.take(stage if tasks else None, ground.version)
-    ground.buffer_metrics.sample(now=True)
-    episodes = [decode(data) for data in ground.buffer.get(ground.buffer.handle.take.remote(stage))]
-    for name in dict.fromkeys(episode.game for episode in episodes):
-        own = [episode for episode in episodes if episode.game == name]
-        ground.recorder.record(_play_line(ground, stage, seconds, own, there, players=players))
-    return episodes
+    total = tasks[-1].number + 1
+    _play_all(ground, stage, total, [task for task in tasks if task.number not in there], seats)
+    # A previous attempt may have played games that are asked for later.
+    taken = map(decode, ground.buffer.get(ground.buffer.handle.take.remote(stage)))
+    return [episode for episode in taken if episode.number < total]
 
 
 def _play_line(

@@ -56,6 +56,7 @@ PANELS: dict[str, tuple[Panel, ...]] = {
             "Tokens of a turn", tuple(f"{of}_reply_{n}_tokens" for of in ("play", "stream") for n in ("mean", "max"))
         ),
         Panel("Turns cut off", ("play_truncated_ratio", "stream_truncated_ratio")),
+        Panel("Groups that agree, and those played instead", ("groups_dropped", "groups_refilled")),
     ),
     "Iterations": (
         Panel("Where an iteration's time goes", ("iteration_activity_seconds",)),

@@ -169,6 +169,8 @@ METRICS: tuple[Metric, ...] = (
     *_of_games("reply_mean_tokens", "tokens", "sampled tokens of a turn, mean", "reply_tokens_mean"),
     *_of_games("reply_max_tokens", "tokens", "those of the longest one", "reply_tokens_max"),
     *_of_games("truncated_ratio", "ratio", "share of turns that were cut off", "truncated_share"),
+    _gauge("spag_ray_groups_dropped", "groups", "groups of the newest round that all agree", "groups", "dropped"),
+    _gauge("spag_ray_groups_refilled", "groups", "groups played to replace them", "groups", "refilled"),
     # the buffer
     _gauge("spag_ray_buffer_episodes", "episodes", "episodes that wait for the learner", "buffer", "waiting"),
     _gauge("spag_ray_buffer_age_seconds", "seconds", "age of the oldest waiting episode", "buffer", "oldest_s"),

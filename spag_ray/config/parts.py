@@ -269,6 +269,12 @@ class SelfPlayConfig(Part):
         gt=0,
         description="objective.kl_coeff of the last round, in the same way (the same in every round if empty)",
     )
+    refill_agreeing: int = Field(
+        0,
+        ge=0,
+        description="with objective.drop_agreeing: up to so many more groups a round are played in place of those that "
+        "are left out",
+    )
     sft_file: str | None = Field(None, description="instruction/input/output JSON trained on together with the games")
     sft_rows_per_step: int = Field(8, ge=1, description="the next SFT rows of endless shuffled passes, in each step")
     on_collapse: Literal["off", "warn", "mix", "stop"] = Field(

@@ -294,6 +294,25 @@ class RunConfig(Part):
                 f"seat; set an even number"
             )
 
+        if self.self_play.refill_agreeing:
+            self._check_refill()
+
+    def _check_refill(self) -> None:
+        told = f"self_play.refill_agreeing: {self.self_play.refill_agreeing}"
+        if not self.objective.drop_agreeing:
+            raise ValueError(
+                f"{told} replaces groups that objective.drop_agreeing leaves out; set objective.drop_agreeing: true"
+            )
+        if self.words.games_per_word == 1:
+            raise ValueError(
+                f"{told} replaces groups of games about one word, but words.games_per_word is 1; set it to 2 or more"
+            )
+        if self.schedule == "stream":
+            raise ValueError(
+                f"{told} is for schedule: rounds; a stream goes on playing, so the next version has other games; leave "
+                "it out"
+            )
+
     @property
     def meets_others(self) -> bool:
         """Whether games that are trained on may be against another player than the learner itself."""

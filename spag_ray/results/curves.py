@@ -63,6 +63,7 @@ _KINDS = {
     "elo": _Kind("version"),
     "engine": _Kind("version", ("phase", "engine")),
     "samples": _Kind("version"),
+    "groups": _Kind("version"),
     "evaluation": _Kind("version", ("task", "metric", "policy")),
     "held_out": _Kind("version", ("stage",)),
     "exploitability": _Kind("version"),

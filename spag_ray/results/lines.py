@@ -304,6 +304,17 @@ class SamplesLine(Line):
 
 
 @dataclass(frozen=True)
+class GroupsLine(Line):
+    """Groups of games about one word in a round that replaces those that agree (self_play.refill_agreeing): how many
+    are left out because all of a group paid the same, and how many were played to replace them."""
+
+    kind = "groups"
+    stage: str
+    dropped: int
+    refilled: int
+
+
+@dataclass(frozen=True)
 class EvaluationLine(Line):
     kind = "evaluation"
     policy: str

@@ -194,6 +194,15 @@ def _drop_agreeing(
             learned[each.place][1].pop(turn, None)
 
 
+def num_dropped(episodes: Sequence[Episode], payoffs: Payoffs, learning: Container[str] | None = None) -> int:
+    """How many of these games are about a scenario of which `objective.drop_agreeing` leaves every turn out."""
+    played = _played(episodes, payoffs, learning)
+    agrees = agreeing([each.trajectory for each in played])
+    differing = {each.trajectory.scenario for each, alike in zip(played, agrees, strict=True) if not alike}
+    dropped = {each.trajectory.scenario for each in played} - differing
+    return sum(episode.scenario in dropped for episode in episodes)
+
+
 def has_baseline(
     episode: Episode, objective: ObjectiveConfig, payoffs: Payoffs, learning: Container[str] | None
 ) -> bool:
@@ -210,7 +219,8 @@ def advantages(
     divisors: Mapping[Role, float] = UNDIVIDED,
 ) -> dict[int, float]:
     """{index of a trained turn of a game: its advantage}, for both seats (see `game_samples`); `expected`: each role's
-    baseline; `divisors`: what a result above it is divided by. With a named estimator it is what the game paid the turn's seat."""
+    baseline; `divisors`: what a result above it is divided by. With a named estimator it is what the game paid the
+    turn's seat."""
     verdict = episode.verdict
     if objective.advantage != "spag":  # the other games of the batch decide
         found = paid(payoffs, verdict)

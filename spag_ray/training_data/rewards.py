@@ -147,7 +147,8 @@ def deviations(compared: Iterable[tuple[Results, Mapping[Role, float]]]) -> dict
     with `scenario` that within scenarios. It is taken from 0 and not from the mean of R - b, so that results that are
     all alike, and not what a moving average expected, become 1 or -1 and not huge.
 
-    >>> found = deviations([({Role.ATTACKER: 1.0}, {Role.ATTACKER: 0.5}), ({Role.ATTACKER: -1.0}, {Role.ATTACKER: 0.5})])
+    >>> half = {Role.ATTACKER: 0.5}
+    >>> found = deviations([({Role.ATTACKER: 1.0}, half), ({Role.ATTACKER: -1.0}, half)])
     >>> round(found[Role.ATTACKER] ** 2, 3)
     1.25
     """

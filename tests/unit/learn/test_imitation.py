@@ -38,7 +38,7 @@ def test_ties_breaches_and_losers_are_left_out_whatever_self_play_learns() -> No
 def test_no_baseline_of_self_play_is_subtracted_from_what_is_imitated() -> None:
     plain = imitation_samples(PLAYED, ObjectiveConfig(), "winners")
     for baseline in ("moving", "mean", "scenario"):
-        objective = ObjectiveConfig.model_validate({"baseline": baseline})
+        objective = ObjectiveConfig.model_validate({"baseline": baseline, "baseline_std": "batch"})
         assert imitation_samples(PLAYED, objective, "winners") == plain
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from actors.arena import GameTask
 from actors.league import Opponents
 from actors.policy import Sampling
 from cluster.buffer.stream import StreamCounts
@@ -17,6 +19,7 @@ from cluster.schedules.stream import Stream
 from cluster.tracking.time_split import TimeSplit
 from cluster.types import Seat
 from spag_ray.config.loading import parse_config
+from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.game_count import GameCount
 from spag_ray.episodes.wire import encode
 from spag_ray.game.rules import Outcome
@@ -96,6 +99,43 @@ def lines_of(
     else:
         assert measured == [stage if num_there < 4 else None, 0], "engines that played have a line"
     return lines
+
+
+@pytest.mark.parametrize("num_there", range(5))
+def test_more_games_of_a_stage_go_on_with_its_numbers_and_are_played_once(
+    num_there: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stage of two games, and twice one more; a previous attempt may have played any first part of them."""
+    asked: list[int] = []
+    new: list[int] = []
+    log = {number: encode(game(number, Outcome.TIED)) for number in range(num_there)}
+
+    def more(episodes: Sequence[Episode]) -> list[Scenario]:
+        asked.append(len(episodes))
+        return [Scenario("cat", "taboo")] if len(episodes) < 4 else []
+
+    def play_all(ground: Any, stage: str, total: int, tasks: Sequence[GameTask], seats: Any) -> None:
+        new.extend(task.number for task in tasks)
+        log.update({task.number: encode(game(task.number, Outcome.TIED)) for task in tasks})
+
+    answers = {"played": lambda stage: dict.fromkeys(log, "cat"), "take": lambda stage: list(log.values())}
+    handle = SimpleNamespace(**{name: SimpleNamespace(remote=each) for name, each in answers.items()})
+    lines: list[PlayLine] = []
+    parts: Any = dict.fromkeys(Playground.__dataclass_fields__)
+    parts |= {
+        "config": parse_config({}),
+        "buffer": SimpleNamespace(get=lambda answer: answer, handle=handle),
+        "buffer_metrics": SimpleNamespace(sample=lambda now: None),
+        "recorder": SimpleNamespace(record=lines.append),
+        "versions": dict,
+    }
+    monkeypatch.setattr(rounds, "_play_all", play_all)
+    seats, begin = dict.fromkeys(("attacker", "defender"), EXPERT), [Scenario("cat", "taboo")] * 2
+    found = rounds.play_round(Playground(**parts), "s", begin, seats, Opponents(1), more=more)
+    assert [each.number for each in found] == [0, 1, 2, 3]
+    assert new == list(range(num_there, 4)), "what the log has is not played again"
+    assert asked == [2, 3, 4], "whatever the log has, it is asked the same"
+    assert [line.games for line in lines] == [4], "one line of the whole stage"
 
 
 @pytest.mark.parametrize(

@@ -247,6 +247,19 @@ def test_groups_of_games_about_a_word_that_would_not_be_whole_are_refused(
     assert parse_config({"words": {"games_per_word": 3}}).words.games_per_word == 3
 
 
+def test_a_refill_of_groups_that_do_not_exist_or_in_a_stream_is_refused() -> None:
+    groups = {"words": {"games_per_word": 2}, "objective": {"drop_agreeing": True}}
+    asked = {"refill_agreeing": 3, "games_per_round": 32}
+    assert parse_config({**groups, "self_play": asked}).self_play.refill_agreeing == 3
+    for changes, message in (
+        ({"objective": {}}, "set objective.drop_agreeing: true"),
+        ({"words": {}}, "words.games_per_word is 1; set it to 2 or more"),
+        ({"schedule": "stream"}, "refill_agreeing: 3 is for schedule: rounds"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            parse_config({**groups, "self_play": asked, **changes})
+
+
 @pytest.mark.parametrize(
     ("objective", "message"),
     [

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import pickle
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
@@ -230,7 +230,8 @@ class Life(Trainer):
         policies: list[LearningPolicy] = [self.policy]
         publisher = Sender(config, self.lease, policies, fleet, silent)
         seating = Seating(config, policies, "/models/base", {})
-        self.words = taboo_words(WORDS, config.seed, attacker_seats=2)
+        attacker_seats = 2 if config.meets_others else 1
+        self.words = taboo_words(WORDS, config.seed, attacker_seats, config.words.games_per_word)
         self.league = LeaguePlay(config, self.lease, policies, publisher, seating, silent)
         ground: Any = SimpleNamespace(config=config, folder=folder, status=silent, buffer_metrics=silent, life=self)
         ground.split, ground.version, ground.meter = TimeSplit(), 0, silent
@@ -367,10 +368,15 @@ class Streamed:
         return {"num_learned": self._num_learned}
 
 
-def play_round(ground: Any, stage: str, scenarios: Sequence[Any], seats: Any, opponents: Any) -> list[Episode]:
-    return [
-        ground.life.play(stage, number, scenario.text, opponents(number)) for number, scenario in enumerate(scenarios)
-    ]
+def play_round(
+    ground: Any, stage: str, scenarios: Sequence[Any], seats: Any, opponents: Any, more: Callable[..., Any]
+) -> list[Episode]:
+    episodes: list[Episode] = []
+    while scenarios:
+        for number, scenario in enumerate(scenarios, len(episodes)):
+            episodes.append(ground.life.play(stage, number, scenario.text, opponents(number)))
+        scenarios = more(episodes)
+    return episodes
 
 
 def config_of(schedule: str, imitation: bool, every_s: float, adapters: bool, placement: str) -> RunConfig:
@@ -484,6 +490,28 @@ def test_wherever_it_ends_a_resumed_run_comes_to_the_same(
         assert [number for number, _ in numbers] == sorted({number for number, _ in numbers}), "no number twice"
         ends = [weights for _, weights in published]
         assert list(dict.fromkeys(weights for _, weights in numbers if weights in ends)) == ends, f"point {at}"
+
+
+@pytest.mark.parametrize("every_s", [3600.0, 1e-6])
+def test_wherever_it_ends_a_run_that_refills_its_rounds_comes_to_the_same(every_s: float, tmp_path: Path) -> None:
+    plain = config_of("rounds", False, every_s, False, "separate").model_dump()
+    changes: dict[str, dict[str, Any]] = {
+        "words": {"games_per_word": 2},
+        "objective": {"baseline": "scenario", "baseline_std": "batch", "drop_agreeing": True},
+        "self_play": {"games_per_round": 8, "refill_agreeing": 2},
+        "league": {"past_share": 0},
+    }
+    config = parse_config({**plain, **{part: {**plain[part], **keys} for part, keys in changes.items()}})
+    whole = Fate()
+    expected, _ = lived(config, tmp_path / "whole", [whole])
+    sizes = {stage: len(games) for stage, games in expected["games"].items()}
+    assert set(sizes.values()) <= {8, 10, 12}
+    assert max(sizes.values()) > 8, "a round was refilled"
+    assert expected["words"]["next_index"] == sum(sizes.values())
+    for at in range(1, whole.num_points + 1, 3):
+        found, _ = lived(config, tmp_path / str(at), [Fate(at), Fate()])
+        for what, value in expected.items():
+            assert found[what] == value, f"{what}, ended at point {at}"
 
 
 @pytest.mark.parametrize(("schedule", "imitation", "every_s", "adapters", "placement", "stride"), EVERY)
