@@ -206,7 +206,7 @@ def _word_stream(config: RunConfig, words: Scenarios) -> WordStream:
     """Against other players each word comes at least twice: the learner attacks with it once, and defends once."""
     planned = [WordsOfGame(game.full_name, game.share, tuple(words[game.full_name])) for game in config.games]
     attacker_seats = 2 if config.meets_others else 1
-    return WordStream(planned, config.seed, attacker_seats, config.words.games_per_word)
+    return WordStream(planned, config.seed, attacker_seats, config.words.games_per_word, config.words.order)
 
 
 def _start_buffer(config: RunConfig, lease: FolderLease) -> BufferHandle:

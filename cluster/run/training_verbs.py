@@ -29,6 +29,7 @@ from spag_ray.results.matches import Match, of_game
 from spag_ray.results.model_card import SMOLLM2, BaseModel, write_cards
 from spag_ray.results.saved_models import is_complete, make_incomplete
 from spag_ray.stages import BASE, EXPERT, IMITATED, Stage
+from spag_ray.training_data.game_samples import spreads
 
 
 class Trainer:
@@ -119,6 +120,9 @@ class Trainer:
             episodes = play_round(self._parts.ground, str(stage), scenarios, seats, opponents, more=more)
         for lease in leases:
             self._parts.words.done(lease)
+        for game in self.config.games:
+            own = [episode for episode in episodes if episode.game == game.full_name]
+            self._parts.words.observe(game.full_name, spreads(own, game.payoffs))
         if self.config.self_play.refill_agreeing:
             dropped, refilled = self.samples.num_dropped_groups(episodes), self._num_refilled(episodes)
             self._parts.recorder.record(GroupsLine(str(stage), dropped, refilled))

@@ -99,6 +99,11 @@ class WordsConfig(Part):
         description="games in a row about each word, or other scenario: a group that objective.baseline: scenario, "
         "rloo and grpo compare (against other players at least 2, one in each seat)",
     )
+    order: Literal["shuffled", "progress"] = Field(
+        "shuffled",
+        description="each word once a pass; or, after the first pass, those more often whose last games paid now this, "
+        "now that",
+    )
 
     @property
     def are_from_cards(self) -> bool:

@@ -296,6 +296,15 @@ class RunConfig(Part):
 
         if self.self_play.refill_agreeing:
             self._check_refill()
+        if self.words.order == "progress" and size == 1:
+            raise ValueError(
+                "words.order: progress compares the games of a word, but words.games_per_word is 1; set it to 2 or more"
+            )
+        if self.words.order == "progress" and self.schedule == "stream":
+            raise ValueError(
+                "words.order: progress is for schedule: rounds; in a stream the next word would depend on which games "
+                "have ended, and a resumed run would play others; leave it out"
+            )
 
     def _check_refill(self) -> None:
         told = f"self_play.refill_agreeing: {self.self_play.refill_agreeing}"

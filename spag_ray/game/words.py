@@ -14,10 +14,14 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from spag_ray.errors import InputError
 from spag_ray.game.share_plan import SharePlan
+
+WordOrder = Literal["shuffled", "progress"]
+# A word's weight with `progress` is LEAST_WEIGHT plus its spread, which is UNKNOWN_SPREAD until games of it have ended.
+LEAST_WEIGHT, UNKNOWN_SPREAD = 0.1, 1.0
 
 # English function words: too common to be a target, and never counted as a form of another word.
 STOP_WORDS = frozenset(
@@ -144,12 +148,19 @@ class WordStream:
     With `attacker_seats` = n each word comes n times in a row, once for every player that attacks with it. With
     `games_per_word` = n it comes n times in a row, in a group that is compared: leases 0 to n - 1, n to 2n - 1, and so
     on; n is then a multiple of `attacker_seats`.
+    With the order `progress` the passes after the first draw words with replacement, by weights that `observe` changes.
+    The words of a pass are fixed when its first one is given out, and kept in the state.
     Each game gets its share of the leases (SharePlan), and its own words in the order that a stream of this game alone
     would have.
     """
 
     def __init__(
-        self, games: Sequence[WordsOfGame], seed: int, attacker_seats: int = 1, games_per_word: int = 1
+        self,
+        games: Sequence[WordsOfGame],
+        seed: int,
+        attacker_seats: int = 1,
+        games_per_word: int = 1,
+        order: WordOrder = "shuffled",
     ) -> None:
         self._games = tuple(games)
         if not all(each.words for each in self._games) or not self._games:
@@ -172,7 +183,9 @@ class WordStream:
         self._out: dict[int, str] = {}
         self._returned: list[int] = []
         self._plan = SharePlan([each.share for each in self._games])
-        self._passes = [(-1, each.words) for each in self._games]
+        self._order = order
+        self._spreads: list[dict[str, float]] = [{} for _ in self._games]
+        self._passes: list[dict[int, tuple[str, ...]]] = [{} for _ in self._games]
 
     @property
     def games(self) -> tuple[WordsOfGame, ...]:
@@ -203,6 +216,12 @@ class WordStream:
         self._take_in(lease)
         self._returned.append(lease.index)
 
+    def observe(self, game: str, spreads: Mapping[str, float]) -> None:
+        """{word of a game: how much what its last games paid varied}; with the order `progress` later passes give words
+        out by it."""
+        (place,) = (place for place, each in enumerate(self._games) if each.game == game)
+        self._spreads[place].update(spreads)
+
     def state(self) -> dict[str, Any]:
         """What `from_state` needs, as plain JSON. Leases that are out count as given back."""
         return {
@@ -212,14 +231,23 @@ class WordStream:
             "games_per_word": self.games_per_word,
             "next_index": self._next_index,
             "unfinished": sorted([*self._returned, *self._out]),
+            **(self._progress() if self._order == "progress" else {}),
         }
+
+    def _progress(self) -> dict[str, Any]:
+        passes = [{str(number): list(words) for number, words in each.items()} for each in self._passes]
+        return {"order": self._order, "spreads": [dict(each) for each in self._spreads], "passes": passes}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> WordStream:
         games = [WordsOfGame(game, share, tuple(words)) for game, share, words in state["games"]]
-        stream = cls(games, state["seed"], state["attacker_seats"], state.get("games_per_word", 1))
+        groups, order = state.get("games_per_word", 1), state.get("order", "shuffled")
+        stream = cls(games, state["seed"], state["attacker_seats"], groups, order)
         stream._next_index = state["next_index"]
         stream._returned = list(state["unfinished"])
+        if order == "progress":
+            stream._spreads = [dict(each) for each in state["spreads"]]
+            stream._passes = [{int(n): tuple(words) for n, words in each.items()} for each in state["passes"]]
         return stream
 
     def resumed(self, next_index: int, unfinished: Sequence[int]) -> WordStream:
@@ -228,7 +256,8 @@ class WordStream:
 
     def go_back_to(self, state: Mapping[str, Any] | None) -> None:
         """Restore the stream to `state`; None: to its beginning."""
-        vars(self).update(vars(self.resumed(0, []) if state is None else WordStream.from_state(state)))
+        beginning = WordStream(self._games, self._seed, self._attacker_seats, self.games_per_word, self._order)
+        vars(self).update(vars(beginning if state is None else WordStream.from_state(state)))
 
     def played(self, index: int) -> None:
         """Record a game whose lease is not known to be out. Its word is not given out again; words of lower indices
@@ -255,14 +284,25 @@ class WordStream:
         game, before = self._plan.at(index // self._in_a_row)
         words = self._games[game].words
         number, place = divmod(before, len(words))
-        if self._passes[game][0] != number:
-            shuffled = list(words)
-            # A string seed is hashed with SHA-512, so passes of nearby seeds are unrelated.
-            random.Random(f"{self._seed}/{number}").shuffle(shuffled)
-            self._passes[game] = (number, tuple(shuffled))
-        lease = Lease(self._passes[game][1][place], index, self._games[game].game)
+        passes = self._passes[game]
+        if number not in passes:
+            drawn = self._drawn(game, number)
+            kept = number - 1 if self._order == "progress" else number  # a game of the pass before may be given again
+            self._passes[game] = passes = {n: own for n, own in passes.items() if n >= kept} | {number: drawn}
+        lease = Lease(passes[number][place], index, self._games[game].game)
         self._out[index] = lease.word
         return lease
+
+    def _drawn(self, game: int, number: int) -> tuple[str, ...]:
+        """The words of a pass of a game."""
+        words, spreads = list(self._games[game].words), self._spreads[game]
+        # A string seed is hashed with SHA-512, so passes of nearby seeds are unrelated.
+        chance = random.Random(f"{self._seed}/{number}")
+        if self._order == "progress" and number and spreads:
+            weights = [LEAST_WEIGHT + spreads.get(word, UNKNOWN_SPREAD) for word in words]
+            return tuple(chance.choices(words, weights, k=len(words)))
+        chance.shuffle(words)
+        return tuple(words)
 
 
 def _is_target(word: str) -> bool:

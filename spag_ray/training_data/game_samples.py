@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from itertools import compress
+from statistics import fmean, pvariance
 from typing import NamedTuple, TypeAlias
 
 from spag_ray.config.objective import ObjectiveConfig
@@ -201,6 +202,18 @@ def num_dropped(episodes: Sequence[Episode], payoffs: Payoffs, learning: Contain
     differing = {each.trajectory.scenario for each, alike in zip(played, agrees, strict=True) if not alike}
     dropped = {each.trajectory.scenario for each in played} - differing
     return sum(episode.scenario in dropped for episode in episodes)
+
+
+def spreads(episodes: Sequence[Episode], payoffs: Payoffs) -> dict[str, float]:
+    """{scenario: the variance of what its games paid a seat, the mean over both seats}; what was not paid counts as 0.
+    At most 1 with payoffs from -1 to 1; 0 where all games of a scenario ended alike."""
+    results: dict[str, list[Results]] = {}
+    for episode in episodes:
+        results.setdefault(episode.scenario, []).append(paid(payoffs, episode.verdict))
+    return {
+        scenario: fmean(pvariance([each[role] or 0.0 for each in own]) for role in Role)
+        for scenario, own in results.items()
+    }
 
 
 def has_baseline(

@@ -21,7 +21,7 @@ from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
 
 
-def tiny_run(model: Path, words: Path, **changes: Any) -> RunConfig:
+def tiny_run(model: Path, words: Path, /, **changes: Any) -> RunConfig:
     config: dict[str, Any] = {
         "model": str(model),
         "game": {"max_turns": 2},

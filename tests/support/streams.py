@@ -17,13 +17,19 @@ from spag_ray.episodes.wire import decode, encode
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import Outcome, Role, Verdict
 from spag_ray.game.turn import Turn
-from spag_ray.game.words import WordsOfGame, WordStream
+from spag_ray.game.words import WordOrder, WordsOfGame, WordStream
 
 WORDS = ("river", "piano", "tiger", "apple", "castle")
 
 
-def taboo_words(words: Sequence[str], seed: int, attacker_seats: int = 1, games_per_word: int = 1) -> WordStream:
-    return WordStream([WordsOfGame("taboo", 1.0, tuple(words))], seed, attacker_seats, games_per_word)
+def taboo_words(
+    words: Sequence[str],
+    seed: int,
+    attacker_seats: int = 1,
+    games_per_word: int = 1,
+    order: WordOrder = "shuffled",
+) -> WordStream:
+    return WordStream([WordsOfGame("taboo", 1.0, tuple(words))], seed, attacker_seats, games_per_word, order)
 
 
 def stream_of(seed: int = 0, games_per_word: int = 1, **config: Any) -> GameStream:

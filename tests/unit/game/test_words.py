@@ -175,14 +175,53 @@ def test_the_games_of_a_group_come_in_a_row_and_a_run_resumes_in_the_middle_of_o
 
 
 def test_a_group_against_other_players_has_each_seat_equally_often() -> None:
-    pairs = taboo_words(WORDS, 0, attacker_seats=2, games_per_word=4)
+    pairs = taboo_words(WORDS, 3, attacker_seats=2, games_per_word=4)
     assert [pairs.lease().word for _ in range(8)] == [word for word in order_of(2) for _ in range(4)]
-    usual = taboo_words(WORDS, 0, attacker_seats=2)
+    usual = taboo_words(WORDS, 3, attacker_seats=2)
     assert [usual.lease().word for _ in range(4)] == [word for word in order_of(2) for _ in range(2)]
     with pytest.raises(InputError, match="multiple of 2"):
         taboo_words(WORDS, 0, attacker_seats=2, games_per_word=3)
 
 
+def test_with_progress_a_word_whose_games_vary_comes_more_often() -> None:
+    """Weights of 0.1 plus the spread: 1.1 of the river, 0.5 of the cat and 0.1 of the lamp."""
+    stream = taboo_words(["river", "cat", "lamp"], 3, games_per_word=2, order="progress")
+    assert sorted(lease.word for lease in (stream.lease() for _ in range(6))) == sorted(["river", "cat", "lamp"] * 2)
+    stream.observe("taboo", {"river": 1.0, "cat": 0.4, "lamp": 0.0})
+    counts = Counter(stream.lease().word for _ in range(2 * 3 * 1000))
+    assert {word: round(count / 6000, 2) for word, count in counts.items()} == pytest.approx(
+        {"river": 1.1 / 1.7, "cat": 0.5 / 1.7, "lamp": 0.1 / 1.7}, abs=0.02
+    )
+    usual = taboo_words(["river", "cat", "lamp"], 3, games_per_word=2)
+    usual.observe("taboo", {"river": 1.0, "cat": 0.4, "lamp": 0.0})
+    assert Counter(usual.lease().word for _ in range(600)) == {"river": 200, "cat": 200, "lamp": 200}
+
+
+def test_a_pass_by_progress_stays_as_it_was_drawn_and_resumes_from_the_state() -> None:
+    def begun() -> WordStream:
+        stream = taboo_words(WORDS, 3, games_per_word=2, order="progress")
+        for _ in range(14):
+            stream.done(stream.lease())
+        stream.observe("taboo", {word: float(word == "word0") for word in WORDS})
+        for _ in range(5):  # of the second pass, in the middle of a group
+            stream.done(stream.lease())
+        return stream
+
+    stream, other = begun(), begun()
+    state = json.loads(json.dumps(stream.state()))
+    other.observe("taboo", dict.fromkeys(WORDS, 0.5))
+    rest = [stream.lease() for _ in range(9)]
+    assert [other.lease() for _ in range(9)] == rest, "the pass was drawn before"
+    resumed = WordStream.from_state(state)
+    assert [resumed.lease() for _ in range(9)] == rest
+    following = [stream.lease().word for _ in range(14)]
+    assert [resumed.lease().word for _ in range(14)] == following != [other.lease().word for _ in range(14)]
+    stream.go_back_to(None)
+    assert [stream.lease().word for _ in range(14)] == [word for word in order_of(7) for _ in range(2)]
+    stream.go_back_to(state)
+    assert [stream.lease() for _ in range(9)] == rest
+
+
 def order_of(count: int) -> list[str]:
-    stream = taboo_words(WORDS, 0)
+    stream = taboo_words(WORDS, 3)
     return [stream.lease().word for _ in range(count)]

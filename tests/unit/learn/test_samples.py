@@ -17,7 +17,7 @@ from spag_ray.game.end_reason import EndReason
 from spag_ray.game.game_form import out_of_room
 from spag_ray.game.rules import Outcome, Role, Verdict, next_role
 from spag_ray.game.turn import Turn
-from spag_ray.training_data.game_samples import game_samples
+from spag_ray.training_data.game_samples import game_samples, spreads
 from spag_ray.training_data.rewards import RoleBaselines, RoleWindow, role_weights
 from spag_ray.training_data.samples import GameSample, Sample, turns_of
 
@@ -276,6 +276,15 @@ def test_a_breach_that_has_no_baseline_is_not_divided_and_enters_no_deviation() 
     breach = game(2, Outcome.ATTACKER_BREACH, 1, decided_by=0)
     found = game_samples([*games, breach], objective, payoffs)
     assert [round(turn.advantage, 4) for each in found for turn in each.turns] == [1.0, -1.0, -1.0, 1.0, -0.5]
+
+
+def test_the_spread_of_a_scenario_is_the_variance_of_what_its_games_paid() -> None:
+    """Of the river 1, -1, 1, -1; of the piano 1, 1, and nothing twice, in both seats; the tiger's games end alike."""
+    won, lost, tied = Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS, Outcome.TIED
+    ends = {"river": [won, lost] * 2, "piano": [won, won, tied, tied], "tiger": [lost] * 4}
+    games = [replace(game(0, end, 2), scenario=word) for word, own in ends.items() for end in own]
+    assert spreads(games, Payoffs()) == {"river": 1.0, "piano": 0.25, "tiger": 0.0}
+    assert spreads(games, Payoffs(tie=(-0.5, 0.0)))["piano"] == pytest.approx((0.5625 + 0.25) / 2)
 
 
 def test_what_a_game_itself_pays_is_trained_on() -> None:

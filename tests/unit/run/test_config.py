@@ -247,6 +247,15 @@ def test_groups_of_games_about_a_word_that_would_not_be_whole_are_refused(
     assert parse_config({"words": {"games_per_word": 3}}).words.games_per_word == 3
 
 
+def test_an_order_by_progress_without_groups_or_in_a_stream_is_refused() -> None:
+    groups = {"order": "progress", "games_per_word": 2}
+    assert parse_config({"words": groups}).words.order == "progress"
+    with pytest.raises(ConfigError, match=r"words\.games_per_word is 1; set it to 2 or more"):
+        parse_config({"words": {"order": "progress"}})
+    with pytest.raises(ConfigError, match=r"words\.order: progress is for schedule: rounds"):
+        parse_config({"words": groups, "schedule": "stream", "self_play": {"games_per_round": 64}})
+
+
 def test_a_refill_of_groups_that_do_not_exist_or_in_a_stream_is_refused() -> None:
     groups = {"words": {"games_per_word": 2}, "objective": {"drop_agreeing": True}}
     asked = {"refill_agreeing": 3, "games_per_round": 32}

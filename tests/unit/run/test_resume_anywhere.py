@@ -231,7 +231,7 @@ class Life(Trainer):
         publisher = Sender(config, self.lease, policies, fleet, silent)
         seating = Seating(config, policies, "/models/base", {})
         attacker_seats = 2 if config.meets_others else 1
-        self.words = taboo_words(WORDS, config.seed, attacker_seats, config.words.games_per_word)
+        self.words = taboo_words(WORDS, config.seed, attacker_seats, config.words.games_per_word, config.words.order)
         self.league = LeaguePlay(config, self.lease, policies, publisher, seating, silent)
         ground: Any = SimpleNamespace(config=config, folder=folder, status=silent, buffer_metrics=silent, life=self)
         ground.split, ground.version, ground.meter = TimeSplit(), 0, silent
@@ -492,11 +492,13 @@ def test_wherever_it_ends_a_resumed_run_comes_to_the_same(
         assert list(dict.fromkeys(weights for _, weights in numbers if weights in ends)) == ends, f"point {at}"
 
 
-@pytest.mark.parametrize("every_s", [3600.0, 1e-6])
-def test_wherever_it_ends_a_run_that_refills_its_rounds_comes_to_the_same(every_s: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("every_s", "order"), [(3600.0, "shuffled"), (1e-6, "shuffled"), (1e-6, "progress")])
+def test_wherever_it_ends_a_run_that_refills_its_rounds_comes_to_the_same(
+    every_s: float, order: str, tmp_path: Path
+) -> None:
     plain = config_of("rounds", False, every_s, False, "separate").model_dump()
     changes: dict[str, dict[str, Any]] = {
-        "words": {"games_per_word": 2},
+        "words": {"games_per_word": 2, "order": order},
         "objective": {"baseline": "scenario", "baseline_std": "batch", "drop_agreeing": True},
         "self_play": {"games_per_round": 8, "refill_agreeing": 2},
         "league": {"past_share": 0},
@@ -508,6 +510,9 @@ def test_wherever_it_ends_a_run_that_refills_its_rounds_comes_to_the_same(every_
     assert set(sizes.values()) <= {8, 10, 12}
     assert max(sizes.values()) > 8, "a round was refilled"
     assert expected["words"]["next_index"] == sum(sizes.values())
+    if order == "progress":
+        assert set(expected["words"]["spreads"][0]) <= set(WORDS)
+        assert max(map(int, expected["words"]["passes"][0])) >= 2, "passes were drawn by what was observed"
     for at in range(1, whole.num_points + 1, 3):
         found, _ = lived(config, tmp_path / str(at), [Fate(at), Fate()])
         for what, value in expected.items():
