@@ -101,8 +101,8 @@ class WordsConfig(Part):
     )
     order: Literal["shuffled", "progress"] = Field(
         "shuffled",
-        description="each word once a pass; or, after the first pass, those more often whose last games paid now this, "
-        "now that",
+        description="each word once in a pass; or, after the first pass, words more often whose last games ended "
+        "differently (docs/self_play.md)",
     )
 
     @property
