@@ -205,11 +205,12 @@ def test_a_pass_by_progress_stays_as_it_was_drawn_and_resumes_from_the_state() -
         stream.observe("taboo", {word: float(word == "word0") for word in WORDS})
         for _ in range(5):  # of the second pass, in the middle of a group
             stream.done(stream.lease())
+        stream.observe("taboo", {word: float(word == "word1") for word in WORDS})
         return stream
 
     stream, other = begun(), begun()
     state = json.loads(json.dumps(stream.state()))
-    other.observe("taboo", dict.fromkeys(WORDS, 0.5))
+    other.observe("taboo", {word: float(word == "word2") for word in WORDS})
     rest = [stream.lease() for _ in range(9)]
     assert [other.lease() for _ in range(9)] == rest, "the pass was drawn before"
     resumed = WordStream.from_state(state)
