@@ -112,7 +112,7 @@ class Trainer:
 
         def more(episodes: Sequence[Episode]) -> list[Scenario]:
             # A function of the games so far alone, so that a resumed round comes to the same further games.
-            new = [self._parts.words.lease() for _ in range(self._num_to_refill(episodes))]
+            new = [self._parts.words.lease() for _ in range(self._num_to_refill(stage, episodes))]
             leases.extend(new)
             return [lease.scenario for lease in new]
 
@@ -120,20 +120,20 @@ class Trainer:
             episodes = play_round(self._parts.ground, str(stage), scenarios, seats, opponents, more=more)
         for lease in leases:
             self._parts.words.done(lease)
-        for game in self.config.games:
-            own = [episode for episode in episodes if episode.game == game.full_name]
-            self._parts.words.observe(game.full_name, spreads(own, game.payoffs))
+        for name, payoffs in self._parts.ground.payoffs_of(stage).items():
+            own = [episode for episode in episodes if episode.game == name]
+            self._parts.words.observe(name, spreads(own, payoffs))
         if self.config.self_play.refill_agreeing:
-            dropped, refilled = self.samples.num_dropped_groups(episodes), self._num_refilled(episodes)
+            dropped, refilled = self.samples.num_dropped_groups(stage, episodes), self._num_refilled(episodes)
             self._parts.recorder.record(GroupsLine(str(stage), dropped, refilled))
         return episodes
 
-    def _num_to_refill(self, episodes: Sequence[Episode]) -> int:
+    def _num_to_refill(self, stage: Stage, episodes: Sequence[Episode]) -> int:
         """How many games are to be played after these of a round, in place of groups that are left out."""
         most = self.config.self_play.refill_agreeing
         if not most:
             return 0
-        missing = min(self.samples.num_dropped_groups(episodes), most) - self._num_refilled(episodes)
+        missing = min(self.samples.num_dropped_groups(stage, episodes), most) - self._num_refilled(episodes)
         return max(0, missing) * self.config.words.games_per_word
 
     def _num_refilled(self, episodes: Sequence[Episode]) -> int:

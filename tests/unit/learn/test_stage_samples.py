@@ -74,12 +74,16 @@ def test_groups_are_counted_that_all_agree_whatever_games_of_them_paid_nothing(t
     won, lost, tied = GAMES
     ends = {"river": [won, won, tied], "piano": [won, won, lost], "tiger": [tied] * 3, "apple": [lost] * 6}
     played = [replace(each, scenario=word) for word, games in ends.items() for each in games]
-    assert made.num_dropped_groups(played) == 3, "one of the river, two of the apple; of the tiger nobody is paid"
-    assert samples(tmp_path, words={"games_per_word": 3}).num_dropped_groups(played) == 0, "none are left out"
+    assert made.num_dropped_groups(Stage.of_round(1), played) == 3, (
+        "one of the river, two of the apple; of the tiger nobody is paid"
+    )
+    assert samples(tmp_path, words={"games_per_word": 3}).num_dropped_groups(Stage.of_round(1), played) == 0, (
+        "none are left out"
+    )
     assert (
         samples(
             tmp_path, learning="q", objective={"drop_agreeing": True}, words={"games_per_word": 3}
-        ).num_dropped_groups(played)
+        ).num_dropped_groups(Stage.of_round(1), played)
         == 0
     ), "nobody who learns has played"
 
