@@ -138,6 +138,11 @@ class Learner:
         """Make the current weights those of `score_reference`."""
         self._stage_start.take()
 
+    def move_reference(self, share: float) -> None:
+        """Make the weights of `score_reference` an average: `share` of them, the rest of the current weights."""
+        self._must_be_awake("to average its weights")
+        self._stage_start.move(share)
+
     def load_reference(self, folder: str) -> bool:
         """Make a saved model's weights those of `score_reference`. A saved model has its adapters merged, so adapters
         come from the loaded checkpoint. If it has none, the current ones are used and False is returned."""
@@ -188,7 +193,7 @@ class Learner:
     def score_reference(
         self, turns: Sequence[Sample], temperature: float = 1.0, stand_in: Sample | None = None
     ) -> list[NDArray[np.float32]]:
-        """`score` under the weights of `keep_reference` or `load_reference`."""
+        """`score` under the weights of `keep_reference`, `load_reference` or `move_reference`."""
         with self._stage_start.in_place():
             return self.score(turns, temperature, stand_in)
 
@@ -302,12 +307,13 @@ class Learner:
         return self._published.num_bytes
 
     def save_state(self, folder: str) -> None:
-        """Write weights, optimiser, the stage's progress and the adapters of its start, to resume from. A collective
-        call; every rank writes its part."""
+        """Write weights, optimiser, the stage's progress, and reference weights that no saved model has (adapters, an
+        average), to resume from. A collective call; every rank writes its part."""
         self._must_be_awake("to save its state")
         stage = {**asdict(self._spec), "step": self._num_steps_done}
         self._engine.save(folder, {"stage": stage, "num_ranks": self._world.size})
-        if self._config.lora is not None and self._stage_start.is_held:
+        is_saved_nowhere = self._config.lora is not None or self._objective.kl_reference_average is not None
+        if is_saved_nowhere and self._stage_start.is_held:
             self._stage_start.save(self._reference_file(folder))
 
     def load_state(self, folder: str) -> StageSpec:

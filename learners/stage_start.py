@@ -1,12 +1,13 @@
-"""The weights of a stage's start, kept on the host to score turns: the reference of a stream's KL term.
+"""Earlier weights, kept on the host to score turns: those of a stage's start, of self-play's, or an average.
 
     start = StageStart(engine)
     start.take()                            # the current weights
     with start.in_place():                  # on every rank: the model is that of the stage's start in the block
         logprobs = token_logprobs(engine.module, micro_batch)
+    start.move(0.9)                         # 0.9 of what is kept, 0.1 of the current weights
 
-Each rank keeps its own share of the trained weights in the learner's dtype: all of them, its part of each under ZeRO-3,
-the adapters with LoRA. Nothing is kept until `take`, `read` or `load`.
+Each rank keeps its own share of the trained weights: all of them, its part of each under ZeRO-3, the adapters with
+LoRA. They have the learner's dtype, an average has float32. Nothing is kept until `take`, `read` or `load`.
 """
 
 from __future__ import annotations
@@ -49,6 +50,14 @@ class StageStart:
             for name, own in self._engine.own_weights().items()
         }
 
+    @torch.no_grad()
+    def move(self, share: float) -> None:
+        """Keep `share` of what is kept, plus 1 - `share` of the current weights. The sum is kept in float32: in 16 bits
+        a small step would be rounded away. Makes no collective call."""
+        for name, own in self._engine.own_weights().items():
+            kept = self._held[name].to(torch.float32)
+            self._held[name] = kept.mul_(share).add_(own.to("cpu", torch.float32), alpha=1 - share)
+
     def save(self, file: Path) -> None:
         """Write this rank's share, for `load`. Raises RunFolderError when it cannot be written."""
         try:
@@ -61,14 +70,25 @@ class StageStart:
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """In this block the model has the weights of the stage's start, and the current ones are on the host. Every
-        rank has to enter it: passes through the model are collective."""
+        """In this block the model has the kept weights, rounded to its dtype, and the current ones are on the host.
+        Every rank has to enter it: passes through the model are collective."""
         assert self._held, "no weights of a stage's start are kept"
+        kept = self._wider()
         self._swap()
         try:
             yield
         finally:
             self._swap()
+            if kept is not None:
+                self._held = kept
+
+    def _wider(self) -> dict[str, Tensor] | None:
+        """What is held, if swapping it with the model's weights would round it: a copy is swapped then."""
+        held, own = self._held, self._engine.own_weights()
+        if all(held[name].dtype == weight.dtype for name, weight in own.items()):
+            return None
+        self._held = {name: held[name].to(weight.dtype) for name, weight in own.items()}
+        return held
 
     @torch.no_grad()
     def _swap(self) -> None:

@@ -135,6 +135,10 @@ class LearnerGroup:
         """Make the current weights the reference."""
         self._all("keep_reference")
 
+    def move_reference(self, share: float) -> None:
+        """Make the reference an average: `share` of it, the rest of the current weights."""
+        self._all("move_reference", share)
+
     def load_reference(self, folder: str) -> bool:
         """Make a saved model's weights the reference; False if they are not available and the current ones are used."""
         return all(self._all("load_reference", folder))

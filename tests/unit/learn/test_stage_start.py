@@ -1,4 +1,4 @@
-"""The weights of a stage's start: kept as they were then, in the model's place for a while, written and read."""
+"""Earlier weights: kept as they were then, averaged, in the model's place for a while, written and read."""
 
 from __future__ import annotations
 
@@ -88,3 +88,38 @@ def test_what_a_rank_has_written_is_what_it_loads(engine: Any, tmp_path: Path) -
         assert all(torch.equal(engine.own[name], weight) for name, weight in wanted.items())
     with pytest.raises(RunFolderError, match="could not be written"):
         start.save(tmp_path / "nowhere" / "start")
+
+
+def test_an_average_is_of_what_was_kept_and_of_the_current_weights(engine: Any) -> None:
+    start = StageStart(engine)
+    engine.train(1.0)
+    start.take()
+    engine.train(3.0)
+    start.move(0.75)
+    with start.in_place():
+        assert engine.values == {1.5}, "3/4 of 1 and 1/4 of 3"
+    engine.train(5.5)
+    start.move(0.75)
+    with start.in_place():
+        assert engine.values == {2.5}, "3/4 of 1.5 and 1/4 of 5.5"
+    assert engine.values == {5.5}
+
+
+def test_an_average_of_16_bit_weights_moves_by_less_than_they_can_say(engine: Any, tmp_path: Path) -> None:
+    """From 1 the next bfloat16 is 1 + 2**-7: half a step to it is lost in 16 bits, and again from there."""
+    engine.own = {name: weight.to(torch.bfloat16) for name, weight in engine.own.items()}
+    start, again = StageStart(engine), StageStart(engine)
+    engine.train(1.0)
+    start.take()
+    engine.train(1.0 + 2**-7)
+    start.move(0.75)
+    with start.in_place():
+        assert engine.values == {1.0}, "a quarter of a step, rounded"
+        assert {weight.dtype for weight in engine.own.values()} == {torch.bfloat16}
+    assert engine.values == {1.0 + 2**-7}
+    start.save(tmp_path / "average")
+    again.load(tmp_path / "average")
+    for each in (start, again):
+        each.move(0.5)  # 5/8 of a step
+        with each.in_place():
+            assert engine.values == {1.0 + 2**-7}, "what was in the model's place was a rounded copy"
