@@ -21,6 +21,8 @@ from spag_ray.training_data.replay import next_rows
 from spag_ray.training_data.samples import GameSample, turns_of, with_column
 from spag_ray.training_data.stage_spec import StageSpec
 
+AVERAGE = "average"  # in place of the saved model that became the reference
+
 # (stage, steps done, steps, loss) -> shown
 ShowStep = Callable[[str, int, int, float | None], None]
 
@@ -132,13 +134,13 @@ class PolicyTraining:
 
     def _keep_reference(self, learners: LearnerGroup, training_stage: TrainingStage) -> None:
         """Make the learners keep the weights that the KL term compares with: those of the model that self-play started
-        with (kl_reference: start), or in a stream those of the stage's start: the current ones before its first part,
-        and when it is resumed, those saved at the end of the previous stage."""
+        with (kl_reference: start) or what became of them, or in a stream those of the stage's start: the current ones
+        before its first part, and when it is resumed, those saved at the end of the previous stage."""
         if self._compares_with_start(training_stage.spec):
-            if self.held.reference_of is None:
-                start = self.saved(IMITATED) if self._config.imitation.enabled else self._model
-                learners.load_reference(str(start))
-                self.held.reference_of = IMITATED
+            if self._config.objective.kl_reference_average is None:
+                self._load_start(learners, training_stage.stage)
+            else:
+                self._average(learners, training_stage.stage, self._config.objective.kl_reference_average)
             return
         if not training_stage.spec.is_part or not self._config.keeps_stage_start:
             return
@@ -150,6 +152,30 @@ class PolicyTraining:
             saved = str(training_stage.after or BASE)
             self._recorder.record(ReferenceLine(self._name, str(training_stage.stage), saved, is_exact))
         self.held.reference_of = training_stage.stage
+
+    def _load_start(self, learners: LearnerGroup, stage: Stage) -> None:
+        """Make a saved model the reference: the one that self-play started with, or with kl_reference_every: n that of
+        the newest round of n, 2n, ... before this stage. It has the learner's dtype, so it is exact after a resume."""
+        every = self._config.objective.kl_reference_every
+        num_rounds = 0 if every is None else max(0, stage.round - 1) // every * every
+        saved = Stage.of_round(num_rounds) if num_rounds else IMITATED
+        if self.held.reference_of == saved:
+            return
+        is_own = num_rounds or self._config.imitation.enabled
+        learners.load_reference(str(self.saved(saved) if is_own else self._model))
+        self.held.reference_of = saved
+        if num_rounds:
+            self._recorder.record(ReferenceLine(self._name, str(stage), str(saved), is_exact=True))
+
+    def _average(self, learners: LearnerGroup, stage: Stage, share: float) -> None:
+        """Move the reference once before each round, by the weights of the round before. The first time nothing was
+        trained on yet in self-play: an average is in every checkpoint, and a run's objective does not change."""
+        if self.held.reference_of is None:
+            learners.keep_reference()
+        elif self.held.reference_of != stage:
+            learners.move_reference(share)
+            self._recorder.record(ReferenceLine(self._name, str(stage), AVERAGE, is_exact=True))
+        self.held.reference_of = stage
 
     def _compares_with_start(self, spec: StageSpec) -> bool:
         is_of_start = self._config.objective.kl_reference == "start" and spec.kl_coeff > 0
@@ -195,6 +221,9 @@ class PolicyTraining:
     def save(self, folder: Path) -> None:
         """Beside the learners' state."""
         (folder / "rows.json").write_text(json.dumps({"taken": self._num_rows_taken}), encoding="utf-8")
+        if self._config.objective.kl_reference_average is not None and self.held.reference_of is not None:
+            reference = {"moved_before": str(self.held.reference_of)}
+            (folder / "reference.json").write_text(json.dumps(reference), encoding="utf-8")
         if self.stage_progress is not None:
             self.stage_progress.save(folder)
 
@@ -203,7 +232,9 @@ class PolicyTraining:
         stream in which it was saved."""
         if not begun.name and part_of is not None and begun.method == "self_play":  # of an earlier version
             begun = replace(begun, name=part_of, is_part=True)
-        self.held = Held(begun)
+        moved = folder / "reference.json"
+        moved_before = json.loads(moved.read_text(encoding="utf-8"))["moved_before"] if moved.exists() else None
+        self.held = Held(begun, moved_before and Stage.parse(moved_before))
         self.saved_progress, self.stage_progress = saved_in(folder), None
         rows = folder / "rows.json"
         self._num_rows_taken = json.loads(rows.read_text(encoding="utf-8"))["taken"] if rows.exists() else 0

@@ -103,11 +103,7 @@ def learner_memory(config: RunConfig, size: ModelSize) -> Memory:
         offloaded.append(Part("optimiser", optimiser, f"(4 master + 4 + 4 moments) B x {short(trained)}{over}"))
         parts.append(_reduce_buckets(zero, width))
     if config.keeps_stage_start:
-        share, divided = (ranks, over) if stage == 3 else (1, "")
-        kept_part = Part(
-            "weights of the stage's start", trained * width // share, f"{width} B x {short(trained)}{divided}"
-        )
-        (host if on_gpu else parts).append(kept_part)
+        (host if on_gpu else parts).append(_reference(config, trained, ranks if stage == 3 else 1))
     bucket = bucket_bytes(config, size)
     told = "learner.bucket_bytes" if bucket == learner.bucket_bytes else "the embedding, which has to fit one bucket"
     parts.append(Part("bucket of weights sent", bucket, told))
@@ -177,14 +173,18 @@ def adapter_bytes(config: RunConfig, size: ModelSize) -> int:
 
 
 def checkpoint_bytes(config: RunConfig, size: ModelSize) -> tuple[int, str]:
-    """(bytes of one policy's checkpoint, how they are computed): weights, and the optimiser's state of all ranks."""
+    """(bytes of one policy's checkpoint, how they are computed): weights, the optimiser's state of all ranks, and with
+    objective.kl_reference_average the average."""
     stage = deepspeed_config(config.learner, config.learner.num_gpus > 0)["zero_optimization"]["stage"]
     width, trained = bytes_of(config.learner.dtype), num_trained(config, size)
     state = 12 if stage else 8
     told = f"({width} + {state}) B x {short(trained)}"
     if trained < size.num_parameters:
         told = f"{width} B x {short(size.num_parameters)} + {state} B x {short(trained)}"
-    return width * size.num_parameters + state * trained, told
+    average = 0 if config.objective.kl_reference_average is None else 4
+    if average:
+        told += f" + {average} B x {short(trained)} of the average"
+    return width * size.num_parameters + (state + average) * trained, told
 
 
 def bucket_bytes(config: RunConfig, size: ModelSize | None) -> int:
@@ -218,6 +218,18 @@ def short(number: int) -> str:
 
 def bytes_of(dtype: str) -> int:
     return 2 if dtype == "bfloat16" else 4
+
+
+def _reference(config: RunConfig, trained: int, ranks: int) -> Part:
+    """The weights that turns are compared with. An average is of float32; a copy of it is rounded to 16 bits while
+    turns are scored."""
+    width, name = bytes_of(config.learner.dtype), "weights of the stage's start"
+    told = f"{width} B"
+    if config.objective.kl_reference_average is not None:
+        width, name = 4 if width == 4 else 4 + width, "average of the weights"
+        told = f"{width} B" if width == 4 else f"(4 average + {width - 4} in place) B"
+    over = f" / {ranks} ranks" if ranks > 1 else ""
+    return Part(name, trained * width // ranks, f"{told} x {short(trained)}{over}")
 
 
 def _reduce_buckets(zero: dict[str, object], width: int) -> Part:

@@ -470,5 +470,5 @@ METRICS: tuple[Metric, ...] = (
 NOT_EXPORTED = {
     "samples": "each `step` has what was trained on",
     "opponent": "league.json has the league",
-    "reference": "written once by a resumed stream: where its reference came from",
+    "reference": "written by a resumed stream, and when a reference moves: where it came from",
 }

@@ -22,6 +22,7 @@ from spag_ray.host.cpu_features import fast_dtype
 
 LEAST_IMITATION_STEPS = 20  # in fewer a model hardly changes, whatever it is shown
 _SPAG_TERMS = ("length_norm", "constant_length", "mismatch_cap", "kl_weighting")
+_OF_KL = ("kl_weighting", "kl_reference", "kl_reference_every", "kl_reference_average")
 _PAST = ("choose", "num_engines", "num_opponents", "snapshot_every", "max_snapshots")
 _TASKS = ("task_stages", "task_limit", "num_fewshot", "apply_chat_template", "include_path", "download")
 
@@ -107,7 +108,13 @@ def _idle_keys(config: RunConfig) -> Iterator[tuple[str, str]]:
             "objective",
             ("constant_length",),
         ),
-        (not objective.kl_coeff, "objective.kl_coeff is 0", "objective", ("kl_weighting", "kl_reference")),
+        (not objective.kl_coeff, "objective.kl_coeff is 0", "objective", _OF_KL),
+        (
+            self_play.rounds <= (objective.kl_reference_every or 1),
+            f"self_play.rounds is {self_play.rounds}",
+            "objective",
+            ("kl_reference_every", "kl_reference_average"),
+        ),
         (not objective.kl_coeff, "objective.kl_coeff is 0 in the first round", "self_play", ("last_kl_coeff",)),
         (objective.learn_from == "winners", "objective.learn_from is winners", "objective", ("loser_turns",)),
         (

@@ -68,6 +68,18 @@ class ObjectiveConfig(Part):
         description="what the KL term compares with: the weights at the stage's start, or those that self-play started "
         "with (not with loss: published)",
     )
+    kl_reference_every: int | None = Field(
+        None,
+        ge=1,
+        description="with kl_reference: start, every so many rounds it becomes the newest weights (never if empty)",
+    )
+    kl_reference_average: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="with kl_reference: start, after each round it becomes this share of itself and the rest of the "
+        "newest weights (it stays as it was if empty)",
+    )
     entropy_coeff: float = Field(
         0.0, ge=0, description="weight of an entropy bonus of the turns' tokens (not with loss: published)"
     )
@@ -156,7 +168,15 @@ class ObjectiveConfig(Part):
             raise ValueError("claiming_coeff teaches when to claim the word that listening_coeff teaches; set both")
         self._check_loss()
         self._check_advantage()
+        self._check_reference()
         return self
+
+    def _check_reference(self) -> None:
+        for key in ("kl_reference_every", "kl_reference_average"):
+            if getattr(self, key) is not None and self.kl_reference != "start":
+                raise ValueError(f"{key} moves the reference of kl_reference: start; set that, or leave {key} out")
+        if self.kl_reference_every is not None and self.kl_reference_average is not None:
+            raise ValueError("kl_reference_every and kl_reference_average both move the reference; leave one out")
 
     def _check_loss(self) -> None:
         if self.loss == "published":

@@ -340,9 +340,9 @@ class RunConfig(Part):
 
     @property
     def keeps_stage_start(self) -> bool:
-        """Whether learners keep the weights of a start: of self-play's with objective.kl_reference: start, of the
-        stage's in a stream, where games arrive after the weights have changed. The published loss compares
-        with none."""
+        """Whether learners keep other weights to compare with: those that self-play started with, or what became of
+        them, with objective.kl_reference: start; in a stream those of the stage's start, because its games arrive
+        after the weights have changed. The published loss compares with none."""
         is_needed = self.schedule == "stream" or self.objective.kl_reference == "start"
         return is_needed and self.objective.loss != "published" and self.objective.kl_coeff > 0
 
@@ -469,10 +469,11 @@ class RunConfig(Part):
                 "learner.reference: none gives the KL term no reference; set objective.kl_coeff: 0 (with "
                 "another loss than `published`), or reference: recompute"
             )
-        if self.objective.kl_reference == "start" and self.learner.lora is not None:
+        is_saved = self.objective.kl_reference == "start" and self.objective.kl_reference_average is None
+        if is_saved and self.learner.lora is not None:
             raise ValueError(
                 "objective.kl_reference: start compares with saved weights, but learner.lora trains adapters; leave "
-                "one of them out"
+                "one of them out, or set objective.kl_reference_average, which averages the adapters"
             )
         if self.learner.reference == "recompute":
             return

@@ -412,7 +412,8 @@ class OpponentLine(Line):
 
 @dataclass(frozen=True)
 class ReferenceLine(Line):
-    """A resumed stream: where the weights of its stage's start came from."""
+    """Where the reference of the KL term came from: in a resumed stream the weights of its stage's start, and each time
+    that a reference moved (objective.kl_reference_every, .kl_reference_average) a stage's model, or `average`."""
 
     kind = "reference"
     policy: str

@@ -1,13 +1,15 @@
-"""A stream's learner: its schedule over rounds, and the reference it stays close to, which is a stage's start."""
+"""A stream's learner: its schedule over rounds, and the reference it stays close to: a stage's start, or an average."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from cluster.learning.learning_policy import LearningPolicy
@@ -79,10 +81,13 @@ def games(advantage: float) -> list[GameSample]:
 
 @pytest.fixture
 def stream(request: pytest.FixtureRequest, tiny_model: Path, words: Path, tmp_path: Path) -> Iterator[Stream]:
-    learner = getattr(request, "param", {})
-    made = Stream(
-        tiny_run(tiny_model, words, schedule="stream", stream={"games_per_version": 8}, learner=learner), tmp_path
+    learner, objective = {**getattr(request, "param", {})}, {}
+    if share := learner.pop("average", None):
+        objective = {"kl_reference": "start", "kl_reference_average": share}
+    config = tiny_run(
+        tiny_model, words, schedule="stream", stream={"games_per_version": 8}, learner=learner, objective=objective
     )
+    made = Stream(config, tmp_path)
     yield made
     made.close()
 
@@ -130,6 +135,57 @@ def test_every_version_of_a_stage_stays_close_to_the_model_of_the_stages_start(
     is_those_of(start, stream)
     told = ("loss", "kl_loss", "gradient_norm", "learning_rate")
     assert {key: resumed[key] for key in told} == pytest.approx({key: going_on[key] for key in told}, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        pytest.param({"average": 0.25}, id="zero-1"),
+        pytest.param({"average": 0.25, "dtype": "bfloat16"}, id="bfloat16", marks=pytest.mark.long),
+        pytest.param(
+            {"average": 0.25, "zero_stage": 3, "num_ranks": 2}, id="two ranks, zero-3", marks=pytest.mark.long
+        ),
+        pytest.param(
+            {"average": 0.25, "lora": {"rank": 4, "alpha": 8}, "zero_stage": 3, "num_ranks": 2},
+            id="adapters, two ranks, zero-3",
+            marks=pytest.mark.long,
+        ),
+    ],
+    indirect=True,
+)
+def test_an_average_of_the_weights_moves_between_rounds_and_resumes_as_it_was(stream: Stream, tiny_model: Path) -> None:
+    is_whole = stream.policy._config.learner.lora is None  # an average of adapters is none of merged models
+    assert stream.learn("spag-1", part=0)["kl_loss"] == pytest.approx(0.0, abs=1e-6)
+    stream.learn("spag-1", part=1)
+    is_those_of(tiny_model, stream)
+    first = Path(stream.policy.save_to(stream.policy.saved(Stage.of_round(1))))
+    checkpoint = stream.save("version-2")
+
+    def second_round() -> list[dict[str, float]]:
+        lines = [stream.learn("spag-2", part=part, after="spag-1") for part in range(2)]
+        if is_whole:
+            is_those_of(averaged(tiny_model, first, 0.25, stream.folder / "average"), stream)
+        return [{key: line[key] for key in ("loss", "kl_loss", "gradient_norm")} for line in lines]
+
+    going_on = second_round()
+    assert going_on[0]["kl_loss"] > 1e-4, "from the first version on: it is not the stage's start"
+    middle = stream.save("version-4")
+    third = stream.learn("spag-3", part=0, after="spag-2")["kl_loss"]
+    stream.resume(checkpoint)
+    assert second_round() == [pytest.approx(line, rel=1e-4) for line in going_on], "it moved once"
+    stream.resume(middle)
+    assert stream.learn("spag-3", part=0, after="spag-2")["kl_loss"] == pytest.approx(third, rel=1e-4)
+
+
+def averaged(one: Path, other: Path, share: float, to: Path) -> Path:
+    """A model folder: `share` of the first one's weights, the rest of the other's, in the other's dtype."""
+    shutil.copytree(other, to, dirs_exist_ok=True)
+    earlier, later = (load_file(folder / "model.safetensors") for folder in (one, other))
+    mean = {name: (share * earlier[name].float() + (1 - share) * each.float()) for name, each in later.items()}
+    save_file(
+        {name: each.to(later[name].dtype) for name, each in mean.items()}, to / "model.safetensors", {"format": "pt"}
+    )
+    return to
 
 
 def is_those_of(model: Path, stream: Stream) -> None:

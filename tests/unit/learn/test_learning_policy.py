@@ -340,6 +340,84 @@ def test_the_kl_term_compares_with_the_model_that_self_play_started_with(imitate
     assert fake.loaded == [start, start], "learners that resume have to load it again"
 
 
+def moving(tmp_path: Path, schedule: str, **objective: Any) -> tuple[LearningPolicy, list[Any]]:
+    """A policy whose reference moves, and what its learners are told about it."""
+    told: list[Any] = []
+
+    class Told(WithReference):
+        def keep_reference(self) -> None:
+            told.append("keep")
+
+        def move_reference(self, share: float) -> None:
+            told.append(share)
+
+        def load_reference(self, folder: str) -> bool:
+            told.append(Path(folder).name)
+            return True
+
+        def save_state(self, folder: str) -> None:
+            Path(folder).mkdir(parents=True)
+
+        def load_state(self, folder: str) -> StageSpec:
+            return SPEC
+
+    settings = {
+        "schedule": schedule,
+        "self_play": {"games_per_round": 160},
+        "objective": {"kl_reference": "start", **objective},
+    }
+    policy = LearningPolicy("policy", tuple(Role), parse_config(settings), tmp_path, "/base", Recorder(tmp_path))
+    fake: Any = Told()
+    policy.learners = fake
+    return policy, told
+
+
+def learn_round(policy: LearningPolicy, number: int, part: int | None = None, count: int = 4) -> None:
+    spec = replace(SPEC, name="stream", is_part=True) if part is not None else SPEC
+    stage = TrainingStage(Stage.of_round(number), spec, games(count), [], 2, part=part or 0)
+    policy.learn(stage, lambda *_: None)
+
+
+def moves(folder: Path) -> list[tuple[str, str]]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [(line["stage"], line["saved"]) for line in lines if line["kind"] == "reference" and line["is_exact"]]
+
+
+def test_a_reference_that_moves_every_two_rounds_is_the_model_of_the_round_before(tmp_path: Path) -> None:
+    policy, told = moving(tmp_path, "rounds", kl_reference_every=2)
+    for number in range(1, 6):
+        learn_round(policy, number)
+    assert told == ["imitated", "spag-2", "spag-4"]
+    assert moves(tmp_path) == [("spag-3", "spag-2"), ("spag-5", "spag-4")]
+    policy.save_state(tmp_path / "spag-5")
+    policy.load_state(tmp_path / "spag-5", None)
+    learn_round(policy, 6)
+    assert told[3:] == ["spag-4"], "learners that resume load it again"
+
+
+def test_in_a_stream_a_reference_moves_between_rounds_not_between_versions(tmp_path: Path) -> None:
+    policy, told = moving(tmp_path, "stream", kl_reference_every=1)
+    for number, part in ((1, 0), (1, 1), (2, 0), (2, 1)):
+        learn_round(policy, number, part)
+    assert told == ["imitated", "spag-1"]
+
+
+@pytest.mark.parametrize("parts", [[None], [0, 1]])
+def test_an_average_moves_once_before_each_round_whatever_resumes_in_between(
+    parts: list[int | None], tmp_path: Path
+) -> None:
+    policy, told = moving(tmp_path, "rounds" if parts == [None] else "stream", kl_reference_average=0.75)
+    for number in (1, 2, 3):
+        for part in parts:
+            learn_round(policy, number, part, count=0 if number == 2 else 4)
+            checkpoint = tmp_path / f"{number}-{part}"
+            policy.save_state(checkpoint)
+            policy.training.forget()
+            policy.load_state(checkpoint, None if part is None else "stream")
+    assert told == ["keep", 0.75, 0.75], "in a round without decided games too"
+    assert moves(tmp_path) == [("spag-2", "average"), ("spag-3", "average")]
+
+
 def test_a_stage_that_resumes_computes_the_reference_of_the_start_again(tmp_path: Path) -> None:
     settings = {"objective": {"kl_reference": "start"}, "imitation": {"enabled": False}}
     policy = LearningPolicy("policy", tuple(Role), parse_config(settings), tmp_path, "/base", Recorder(tmp_path))

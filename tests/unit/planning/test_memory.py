@@ -119,6 +119,22 @@ def test_the_weights_of_a_stages_start_lie_on_the_host_where_they_are_needed() -
     assert not on_cpus.host_parts
 
 
+def test_an_average_of_the_weights_is_of_float32_and_in_16_bits_while_turns_are_scored() -> None:
+    def held(**learner: Any) -> int:
+        objective = {"kl_reference": "start", "kl_reference_average": 0.9}
+        host = learner_memory(config_of(objective=objective, learner=learner), SIZE).host_parts
+        return {part.name: part.num_bytes for part in host}["average of the weights"]
+
+    assert held(zero_stage=2) == 6 * P
+    assert held(zero_stage=3) == 6 * P // 4
+    assert held(zero_stage=2, dtype="float32") == 4 * P
+    plain, averaged = (
+        parse_config({"learner": {"dtype": "bfloat16"}, "objective": objective})
+        for objective in ({}, {"kl_reference": "start", "kl_reference_average": 0.9})
+    )
+    assert checkpoint_bytes(averaged, SIZE)[0] - checkpoint_bytes(plain, SIZE)[0] == 4 * P
+
+
 def test_float32_without_zero_has_no_master_copy() -> None:
     parts = parts_of(learner_memory(config_of(learner={"zero_stage": 0, "dtype": "float32", "num_ranks": 1}), SIZE))
     assert (parts["weights"], parts["gradients, float32"], parts["optimiser"]) == (4 * P, 4 * P, 8 * P)

@@ -212,6 +212,16 @@ def test_defaults_need_no_file() -> None:
         ({"objective": {"kl_reference": "start"}, "learner": {"lora": {}}}, "compares with saved weights"),
         ({"objective": {"kl_reference": "start"}, "learner": {"reference": "engine"}}, "compares with earlier weights"),
         (
+            {"objective": {"kl_reference_every": 2}},
+            "kl_reference_every moves the reference of kl_reference: start; set",
+        ),
+        ({"objective": {"kl_reference_average": 0.9}}, "kl_reference_average moves the reference of kl_reference: sta"),
+        (
+            {"objective": {"kl_reference": "start", "kl_reference_every": 2, "kl_reference_average": 0.9}},
+            "both move the reference; leave one out",
+        ),
+        ({"objective": {"kl_reference": "start", "kl_reference_every": 2}, "learner": {"lora": {}}}, "saved weights"),
+        (
             {"schedule": "stream", "self_play": {"games_per_round": 64, "last_learning_rate": 1e-6}},
             "last_learning_rate is for schedule: rounds",
         ),
@@ -279,6 +289,19 @@ def test_a_refill_of_groups_that_do_not_exist_or_in_a_stream_is_refused() -> Non
 def test_a_deviation_without_a_baseline_is_refused(objective: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_config({"objective": objective})
+
+
+def test_an_average_is_kept_of_adapters_too() -> None:
+    objective = {"kl_reference": "start", "kl_reference_average": 0.9}
+    for schedule in ("rounds", "stream"):
+        self_play = {"games_per_round": 64}
+        settings: dict[str, Any] = {
+            "schedule": schedule,
+            "self_play": self_play,
+            "objective": objective,
+            "learner": {"lora": {}},
+        }
+        assert parse_config(settings).keeps_stage_start
 
 
 RATES = {

@@ -66,6 +66,18 @@ def test_the_defaults_have_an_effect_or_are_not_mentioned() -> None:
             {"self_play": {"last_learning_rate": 1e-6, "rounds": 2}},
         ),
         (
+            {"objective": {"kl_reference": "start", "kl_reference_every": 3}, "self_play": {"rounds": 3}},
+            "objective.kl_reference_every: 3",
+            "self_play.rounds is 3",
+            {"objective": {"kl_reference": "start", "kl_reference_every": 2}, "self_play": {"rounds": 3}},
+        ),
+        (
+            {"objective": {"kl_reference": "start", "kl_reference_average": 0.9}, "self_play": {"rounds": 1}},
+            "objective.kl_reference_average: 0.9",
+            "self_play.rounds is 1",
+            {"objective": {"kl_reference": "start", "kl_reference_average": 0.9}, "self_play": {"rounds": 2}},
+        ),
+        (
             {"objective": {"baseline_decay": 0.9, "baseline": "mean"}},
             "objective.baseline_decay: 0.9",
             "objective.baseline is mean",

@@ -75,8 +75,11 @@ def digest(*parts: object) -> str:
 
 
 class Learners:
-    def __init__(self, fate: Fate) -> None:
-        self.weights = "base"
+    """`saves_reference`: whether it is in a checkpoint, because no saved model has it."""
+
+    def __init__(self, fate: Fate, saves_reference: bool) -> None:
+        self.weights, self.reference = "base", ""
+        self._saves_reference = saves_reference
         self.spec = StageSpec("self_play", 1, 0.0, 0.0)
         self.is_awake = True
         self._fate = fate
@@ -101,6 +104,11 @@ class Learners:
 
     def keep_reference(self) -> None:
         self.reference = self.weights
+
+    def move_reference(self, share: float) -> None:
+        assert self.is_awake
+        assert self.reference
+        self.reference = digest(self.reference, self.weights, share)
 
     def load_reference(self, model: str) -> bool:
         assert self.is_awake
@@ -135,10 +143,14 @@ class Learners:
         self._fate.point()
         (Path(folder) / "spec").write_bytes(pickle.dumps(self.spec))
         (Path(folder) / "weights").write_text(self.weights)
+        if self._saves_reference:
+            (Path(folder) / "average").write_text(self.reference)
 
     def load_state(self, folder: str) -> StageSpec:
         assert self.is_awake
         self.weights = (Path(folder) / "weights").read_text()
+        average = Path(folder) / "average"
+        self.reference = average.read_text() if average.exists() else ""
         return pickle.loads((Path(folder) / "spec").read_bytes())
 
 
@@ -158,7 +170,7 @@ class Policy(LearningPolicy):
     publishes: list[tuple[int, str]]
 
     def start_learners(self) -> None:
-        learners: Any = Learners(self.fate)
+        learners: Any = Learners(self.fate, self._config.objective.kl_reference_average is not None)
         self.learners, self.training.held = learners, Held()
 
     def export(self) -> None:
@@ -544,3 +556,25 @@ def test_a_run_that_ends_in_its_second_phase_comes_to_the_same(schedule: str, tm
         found, _ = lived(config, tmp_path / str(at), [Fate(at), Fate()])
         for what, value in expected.items():
             assert found[what] == value, f"{what}, ended at point {at}"
+
+
+@pytest.mark.parametrize("reference", [{"kl_reference_every": 2}, {"kl_reference_average": 0.5}], ids=str)
+@pytest.mark.parametrize(("schedule", "every_s", "stride"), [("rounds", 1e-6, 4), ("stream", 3600.0, 6)])
+def test_wherever_it_ends_a_resumed_run_has_the_same_moving_reference(
+    schedule: str, every_s: float, stride: int, reference: dict[str, Any], tmp_path: Path
+) -> None:
+    config = with_reference(config_of(schedule, True, every_s, False, "separate"), kl_reference="start", **reference)
+    whole = Fate()
+    expected, _ = lived(config, tmp_path / "whole", [whole])
+    fixed, _ = lived(with_reference(config, kl_reference="start"), tmp_path / "fixed", [Fate()])
+    assert expected["weights"] != fixed["weights"], "it moves"
+    for at in range(1, whole.num_points + 1, stride):
+        found, _ = lived(config, tmp_path / str(at), [Fate(at), Fate()])
+        for what, value in expected.items():
+            assert found[what] == value, f"{what}, ended at point {at}"
+
+
+def with_reference(config: RunConfig, **reference: Any) -> RunConfig:
+    settings = config.model_dump()
+    moves = {"kl_reference_every": None, "kl_reference_average": None}
+    return parse_config({**settings, "objective": {**settings["objective"], **moves, **reference}})
