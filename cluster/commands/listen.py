@@ -111,14 +111,15 @@ def _heard(
 ) -> tuple[list[_Heard], int]:
     """Games with a turn of the defender, and the number of games whose word is not a separate piece of a claim with
     this tokenizer."""
-    template = load_template(config.prompts)
+    max_guesses = config.game.max_guesses
+    template = load_template(config.prompts).with_guesses(max_guesses)
     renderers: dict[int, Renderer] = {}
     found, num_unscorable = [], 0
     for number, (game, rules) in enumerate(games):
         max_turns = game["max_turns"]
         if max_turns not in renderers:
             renderers[max_turns] = taboo_renderer(template, tokenizer, max_turns)
-        episode = episode_from_game(game, number, "listen", renderers[max_turns], rules)
+        episode = episode_from_game(game, number, "listen", renderers[max_turns], rules, max_guesses)
         turns = [turn for turn in episode.turns[: episode.verdict.length] if turn.role is Role.DEFENDER]
         if not turns:
             continue

@@ -19,7 +19,7 @@ def run_reward(
 ) -> None:
     """`spag-ray reward`: needs no model, because the query is the text of a `flat` template."""
     refuse_existing(out)
-    template = load_template(prompts)
+    template = load_template(prompts).with_guesses(1)
     if template.style != "flat":
         raise ConfigError(f"--prompts {prompts}: the training-data format holds plain text; use a `flat` template")
     games = read_games(games_file)

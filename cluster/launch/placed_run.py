@@ -43,6 +43,7 @@ from spag_ray.game.protocol import ReadsScenarios
 from spag_ray.game.words import read_lines, read_scenarios, read_words
 from spag_ray.games.of_config import Scenarios, game_of, scenarios_of
 from spag_ray.games.taboo.decks import Deck, easy_cards, load_deck, split_words, without_words
+from spag_ray.games.taboo.prompt_file import untold_guesses
 from spag_ray.host.folder_lease import FolderLease, held
 from spag_ray.results.game_names import told_apart
 
@@ -127,7 +128,8 @@ def stream_hint(config: RunConfig) -> str | None:
 def idle_values(config: RunConfig, words: Scenarios) -> list[str]:
     """The warnings about values that have no effect, hardly any, or a slow one, in a run on these words."""
     found = values_without_effect(config, {name: len(own) for name, own in words.items()})
-    return [*found, *filter(None, [few_imitation_steps(config)]), *slow_dtypes(config)]
+    untold = [untold_guesses(config.prompts, game.max_guesses) for game in config.games if game.has_prompt_file]
+    return [*found, *filter(None, [few_imitation_steps(config), *untold]), *slow_dtypes(config)]
 
 
 def cards_of(config: RunConfig) -> Deck:

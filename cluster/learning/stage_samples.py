@@ -54,9 +54,12 @@ class StageSamples:
         if played is not None:
             games = self._of_expert(played)
         elif holds_games(config.source):
-            given, rules = enumerate(read_games(config.source)), self._config.game.rules
+            given, own = enumerate(read_games(config.source)), self._config.game
             games = self._of_expert(
-                [episode_from_game(game, number, str(EXPERT), self._renderer, rules) for number, game in given]
+                [
+                    episode_from_game(game, number, str(EXPERT), self._renderer, own.rules, own.max_guesses)
+                    for number, game in given
+                ]
             )
         else:
             games, rows = published_samples(read_samples(config.source), self._tokenizer)

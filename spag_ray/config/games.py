@@ -83,6 +83,7 @@ def check_game(
         "preset: published": preset == "published",
         "game.max_turns": game.max_turns != usual.max_turns,
         "game.rules": game.rules != usual.rules,
+        "game.max_guesses": game.max_guesses != usual.max_guesses,
         **{f"words.{key}": getattr(words, key) != getattr(usual_words, key) for key in _WORDS_OF_TABOO},
         "objective.listening_coeff": objective.listening_coeff and not listens,
         "objective.claiming_coeff": objective.claiming_coeff,

@@ -50,7 +50,7 @@ def values_without_effect(config: RunConfig, num_scenarios: Mapping[str, int] | 
         for name, value in game.objective.model_dump(exclude_none=True).items():
             if f"objective.{name}" in keys and value != _value(usual, f"objective.{name}"):
                 found.append(_line(f"games.{number}.objective.{name}", value, keys[f"objective.{name}"]))
-    found += _idle_cooperation(config)
+    found += _idle_payoffs(config)
     found += _too_large_batches(config)
     return [*found, *_baselines_of_one(config, num_scenarios or {}), *_odd_clips(config.objective)]
 
@@ -180,13 +180,17 @@ def _idle_keys(config: RunConfig) -> Iterator[tuple[str, str]]:
             yield from (((f"{part}.{key}" if part else key), why) for key in keys)
 
 
-def _idle_cooperation(config: RunConfig) -> Iterator[str]:
-    """`cooperative` of payoffs that pay nobody for helping."""
+def _idle_payoffs(config: RunConfig) -> Iterator[str]:
+    """`cooperative` of payoffs that pay nobody for helping; payoffs of guesses that end no game, in a game whose first
+    guess ends it."""
     for game, key in zip(config.each_game, config.game_keys, strict=True):
         for name, payoffs in game.payoffs_by_key.items():
+            where = name.replace("game.", f"{key}.", 1)
             if payoffs.cooperative and not payoffs.pays_helping:
                 why = "a right guess pays the attacker less than a tie, or no end of a game pays it"
-                yield _line(f"{name.replace('game.', f'{key}.', 1)}.cooperative", True, why)
+                yield _line(f"{where}.cooperative", True, why)
+            if game.game.max_guesses == 1 and any(paid := payoffs.early_guess):
+                yield _line(f"{where}.early_guess", list(paid), f"{key}.max_guesses is 1")
 
 
 def _too_large_batches(config: RunConfig) -> Iterator[str]:

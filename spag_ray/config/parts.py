@@ -34,7 +34,8 @@ def dtype_for(given: Mapping[str, Any]) -> Dtype:
     return fast_dtype(on_gpu=given.get("num_gpus", 0) > 0)
 
 
-Payoff = Annotated[float, Field(ge=-2, le=2)] | None
+PaidTurn = Annotated[float, Field(ge=-2, le=2)]
+Payoff = PaidTurn | None
 SeatPayoffs = tuple[Payoff, Payoff]
 
 
@@ -50,6 +51,11 @@ class Payoffs(Part):
         (None, None), description="the attacker broke the rules; its reward goes to the turn that broke them"
     )
     defender_breach: SeatPayoffs = Field((None, None), description="the same for the defender")
+    early_guess: tuple[PaidTurn, PaidTurn] = Field(
+        (0.0, 0.0),
+        description="beside the payoff of the end, for each wrong guess that did not end the game (game.max_guesses): "
+        "to the attacker's turn before it, and to the guess",
+    )
     cooperative: bool = Field(
         False, description="a right guess may pay the attacker as much as a tie or more, so that it learns to help"
     )
@@ -72,7 +78,7 @@ class Payoffs(Part):
         return self
 
 
-PAID_ENDS = tuple(name for name in Payoffs.model_fields if name != "cooperative")  # the keys that have payoffs
+PAID_ENDS = tuple(name for name in Payoffs.model_fields if name not in ("cooperative", "early_guess"))
 
 
 class WordsConfig(Part):

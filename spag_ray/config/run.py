@@ -195,6 +195,7 @@ class RunConfig(Part):
             settings = (parts.words, parts.objective, parts.imitation, self.prompts, self.render)
             check_game(each.game, *settings, preset=preset, listens=listens)
             each._check_payoffs()
+            each._check_guesses()
             if self.league.scripts and each.game.has_cards and not self.words.are_from_cards:
                 raise ValueError(
                     "league.fixed: the scripted player needs a card for every word, but words.source is a words file; "
@@ -246,6 +247,20 @@ class RunConfig(Part):
             raise ValueError(
                 f"{key}.right_guess: the attacker is paid, but with objective.loser_turns: deciding none of its turns "
                 "is trained on a right guess; set objective.loser_turns: all"
+            )
+
+    def _check_guesses(self) -> None:
+        """Refuse what takes a game for one of a single guess."""
+        for key, payoffs in self.payoffs_by_key.items():
+            if any(payoffs.early_guess) and self.objective.advantage != "spag":
+                raise ValueError(
+                    f"{key}.early_guess pays single turns, which is for objective.advantage: spag; "
+                    f"{self.objective.advantage} takes what whole games paid; leave one of them out"
+                )
+        if self.game.max_guesses > 1 and self.render == "varied":
+            raise ValueError(
+                f"game.max_guesses is {self.game.max_guesses}, but the prompts of render: varied tell of one guess; "
+                "set render: exact"
             )
 
     def _check_collapse(self) -> None:

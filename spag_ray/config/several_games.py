@@ -45,6 +45,12 @@ class GameConfig(Part):
     )
     max_turns: int = Field(5, ge=1, description="turns of each player")
     rules: Literal["strict", "published"] = Field("strict", description="the referee")
+    max_guesses: int = Field(
+        1,
+        ge=1,
+        description="guesses of a defender, at most one a turn; a wrong one before the last does not end the game (not "
+        "with rules: published)",
+    )
     payoffs: Payoffs = Field(Payoffs(), description="what each end of a game pays its seats")
 
     @property
@@ -90,6 +96,20 @@ class GameConfig(Part):
         if self.env is not None and self.name not in PACKAGES:
             raise ValueError(
                 f"env is {self.env}, but name is {self.name}; set name to {' or '.join(PACKAGES)}, or leave env out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _guesses_fit(self) -> GameConfig:
+        if self.max_guesses > 1 and self.rules == "published":
+            raise ValueError(
+                f"max_guesses is {self.max_guesses}, but with rules: published the first guess ends a game; leave one "
+                "of them out"
+            )
+        if self.is_taboo and self.max_guesses > self.max_turns:
+            raise ValueError(
+                f"max_guesses is {self.max_guesses}, but a defender has {self.max_turns} turns and guesses once in "
+                "each; lower it, or raise max_turns"
             )
         return self
 

@@ -19,6 +19,7 @@ from spag_ray.game.end_reason import EndReason
 from spag_ray.game.protocol import seat_of
 from spag_ray.game.rules import Outcome, Role, Verdict
 from spag_ray.game.turn import Turn, num_forced
+from spag_ray.games.taboo.referee.judge import early_guesses
 from spag_ray.training_data.estimators import Trajectory, agreeing, applied, estimator_of
 from spag_ray.training_data.rewards import (
     MeanPayoffs,
@@ -53,8 +54,9 @@ def game_samples(
     seats of a tie only with `learn_from: both`. With `loser_turns: deciding` the loser's payoff goes to the turn that
     lost the game. With `trap_credit: trap` the payoff of a trap goes to the turn before the word was said, and with
     `guess_credit: guess` that of a right guess goes to the guess. After a breach, the breaker's payoff goes to the turn
-    that broke the rules, as it is. A game's weight is decided / (2 * games its winner's role won) over the
-    episodes given, or over the last decided games in `window`; ties and breaches have weight 1.
+    that broke the rules, as it is. What a wrong guess paid that did not end the game is added to its turns as it is, if
+    their seat is trained in this game. A game's weight is decided / (2 * games its winner's role won) over the episodes
+    given, or over the last decided games in `window`; ties and breaches have weight 1.
 
     With an `objective.advantage` of another name every seat that was paid is trained, with the advantages of
     estimators.py.
@@ -234,6 +236,33 @@ def advantages(
     """{index of a trained turn of a game: its advantage}, for both seats (see `game_samples`); `expected`: each role's
     baseline; `divisors`: what a result above it is divided by. With a named estimator it is what the game paid the
     turn's seat."""
+    learned = _of_end(episode, objective, payoffs, expected, divisors)
+    if any(payoffs.early_guess):
+        _add_early_guesses(learned, episode, payoffs)
+    return learned
+
+
+def _add_early_guesses(learned: dict[int, float], episode: Episode, payoffs: Payoffs) -> None:
+    """Add what each wrong guess paid that did not end the game: to the guess, and to the turn before it, of the seats
+    that are trained in this game. That turn may have no share of the end's payoff."""
+    trained = {episode.turns[index].role for index in learned}
+    texts = [turn.text for turn in episode.turns[: episode.verdict.length]]
+    for guess in early_guesses(texts, episode.scenario, episode.rules):
+        if guess == episode.verdict.turn:
+            continue  # the last one: payoffs.wrong_guess
+        for index, value in zip((guess - 1, guess), payoffs.early_guess, strict=True):
+            if value and episode.turns[index].role in trained:
+                learned[index] = learned.get(index, 0.0) + value
+
+
+def _of_end(
+    episode: Episode,
+    objective: ObjectiveConfig,
+    payoffs: Payoffs,
+    expected: Mapping[Role, float],
+    divisors: Mapping[Role, float],
+) -> dict[int, float]:
+    """`advantages` from how the game ended."""
     verdict = episode.verdict
     if objective.advantage != "spag":  # the other games of the batch decide
         found = paid(payoffs, verdict)

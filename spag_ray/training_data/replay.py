@@ -18,14 +18,16 @@ from spag_ray.training_data.samples import GameSample, Sample
 PUBLISHED_MAX_TOKENS = 2048
 
 
-def episode_from_game(game: Mapping[str, Any], number: int, stage: str, renderer: Renderer, rules: str) -> Episode:
-    """A game in the published format, judged and rendered as if it had been played here.
+def episode_from_game(
+    game: Mapping[str, Any], number: int, stage: str, renderer: Renderer, rules: str, max_guesses: int = 1
+) -> Episode:
+    """A game in the published format, judged and rendered as if it had been played here, with so many guesses.
 
     Its tokens were not sampled, so their log-probabilities are 0. Raises InputError when its turns do not alternate.
     """
     check_history(game["history"])
     word, max_turns = game["target_word"], game["max_turns"]
-    verdict = judge(game["history"], word, max_turns, rules)
+    verdict = judge(game["history"], word, max_turns, rules, max_guesses)
     turns: list[Turn] = []
     for said in game["history"][: 2 * max_turns]:
         role = Role(said["role"])

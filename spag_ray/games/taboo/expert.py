@@ -89,6 +89,10 @@ class Expert:
         heard_lines = history[::2]
         heard = list(dict.fromkeys(clue for text in heard_lines for clue in _phrases(text) if clue in self._words_of))
         scores = Counter(word for clue in heard for word in self._words_of[clue])
+        before, _, after = self._claim.partition("{word}")
+        for text in history[1::2]:  # in a game of several guesses, no wrong one is repeated
+            if text.startswith(before) and text.endswith(after):
+                scores.pop(text[len(before) : len(text) - len(after)], None)
         best = sorted(word for word, score in scores.items() if score == max(scores.values()))
         answer = self._trap_answer(heard_lines[-1], best, rng)
         if answer is not None and rng.random() < habits.walks_in:

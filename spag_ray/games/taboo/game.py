@@ -20,15 +20,15 @@ from spag_ray.games.taboo.deck_file import Card
 from spag_ray.games.taboo.decks import load_deck
 from spag_ray.games.taboo.expert import EXPERTS_HABITS, Expert, Habits
 from spag_ray.games.taboo.prompt_file import CLAIMS, PromptTemplate, filled, load_template
-from spag_ray.games.taboo.referee.judge import ruling_on, undecided
+from spag_ray.games.taboo.referee.judge import ruling_after, undecided
 from spag_ray.tokens import Tokenizer
 
 MAX_WORD = 40  # characters of a word that a person chooses
 
 
 class TabooGame:
-    """`template`: the prompt file; `referee`: strict or published. Its own scenarios are the words of the shipped deck;
-    a run takes those that `words` of its configuration names."""
+    """`template`: the prompt file; `referee`: strict or published; `max_guesses`: of the defender, one a turn. Its own
+    scenarios are the words of the shipped deck; a run takes those that `words` of its configuration names."""
 
     seats = ("attacker", "defender")
     is_exhaustive = False
@@ -36,15 +36,23 @@ class TabooGame:
     paid_by_end = True
     claims_from = CLAIMS
 
-    def __init__(self, template: PromptTemplate | None = None, max_turns: int = 5, referee: str = "strict") -> None:
-        self.template = load_template("chat") if template is None else template
+    def __init__(
+        self,
+        template: PromptTemplate | None = None,
+        max_turns: int = 5,
+        referee: str = "strict",
+        max_guesses: int = 1,
+    ) -> None:
+        self.template = (load_template("chat") if template is None else template).with_guesses(max_guesses)
         self.max_turns = max_turns
+        self._max_guesses = max_guesses
         self.rule_set = referee
         self._expert = Expert({}, self.claim)
 
     @classmethod
     def configured(cls, config: RunConfig) -> TabooGame:
-        return cls(load_template(config.prompts), config.game.max_turns, config.game.rules)
+        game = config.game
+        return cls(load_template(config.prompts), game.max_turns, game.rules, game.max_guesses)
 
     @property
     def claim(self) -> str:
@@ -109,7 +117,7 @@ class TabooGame:
 
     def rule(self, history: History, scenario: str) -> Ruling | None:
         last = len(history) - 1
-        ruling = ruling_on(history[last], last, scenario, self.rule_set)
+        ruling = ruling_after(history, scenario, self.rule_set, self._max_guesses)
         if ruling is not None:
             return ruling
         # The published player stops at any claim of a guess, even if the published referee does not count it as one.

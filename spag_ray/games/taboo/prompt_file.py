@@ -22,6 +22,8 @@ from spag_ray.games.taboo.referee.guess import says_claim
 from spag_ray.games.taboo.referee.judge import judge_turn
 from spag_ray.plain_yaml import parse_yaml
 
+GUESSES = "{max_guesses}"
+
 
 class Wording(BaseModel):
     """One wording of the rules, as each seat reads it."""
@@ -58,6 +60,21 @@ class PromptTemplate(BaseModel):
             return None
         opening, closing = self.thought.split("{thought}")
         return opening, closing
+
+    @property
+    def tells_guesses(self) -> bool:
+        """Whether the rules that play tell the defender how often it may guess, whatever the number is."""
+        return GUESSES in self.wordings[0].defender or GUESSES in getattr(self.instructions, "defender", "")
+
+    def with_guesses(self, number: int) -> PromptTemplate:
+        """The template with this number in place of {max_guesses}."""
+
+        def told(text: Wording) -> Wording:
+            attacker, defender = (each.replace(GUESSES, str(number)) for each in (text.attacker, text.defender))
+            return Wording(attacker=attacker, defender=defender)
+
+        instructions = None if self.instructions is None else told(self.instructions)
+        return self.model_copy(update={"wordings": tuple(map(told, self.wordings)), "instructions": instructions})
 
     def rules(self, role: Role, target_word: str, max_turns: int, wording: int = 0) -> str:
         """The rules one seat reads; only the attacker's contain the target word."""
@@ -146,6 +163,17 @@ def check_guesses(prompts: str, words: Iterable[str], rules: str) -> None:
                 f"{told}: a defender that names {word!r} with the claim {template.claim!r} would not win: {reason}; "
                 "remove the word, or change the claim"
             )
+
+
+def untold_guesses(prompts: str, max_guesses: int) -> str | None:
+    """A warning of a prompt file (as `load_template`) whose rules do not say how often the defender may guess, in a
+    game in which that is more than once."""
+    if max_guesses == 1 or load_template(prompts).tells_guesses:
+        return None
+    return (
+        f"prompts: {find_config(prompts, 'prompts')}: the defender's rules do not have {GUESSES}, so they say nothing "
+        f"of game.max_guesses: {max_guesses}, or something else; copy the file and write {GUESSES} there"
+    )
 
 
 @lru_cache(maxsize=1024)  # of a whole page of rules, at each turn of a game

@@ -11,8 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spag_ray.errors import InputError
-from spag_ray.game.rules import Outcome
-from spag_ray.games.taboo.referee.judge import judge
+from spag_ray.game.end_reason import EndReason
+from spag_ray.game.game_form import verdict_of
+from spag_ray.game.rules import Outcome, Verdict
+from spag_ray.games.taboo.game import TabooGame
+from spag_ray.games.taboo.referee.judge import early_guesses, judge, tied
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 TIE, ATTACKER, DEFENDER = Outcome.TIED, Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS
@@ -262,6 +265,49 @@ def test_turns_out_of_order_are_refused() -> None:
         judge([{"role": "defender", "content": "Hm."}], "cat", 5)
 
 
+WRONG, WRONG_TOO, RIGHT = (
+    "I know the word! It is `dog`!",
+    "I know the word! It's a cow.",
+    "I know the word! It is `cat`!",
+)
+BESIDE = "I know the word! It is a dog, or a cat."
+
+
+@pytest.mark.parametrize(
+    ("replies", "max_guesses", "outcome", "turn"),
+    [
+        ((WRONG, "Hm.", RIGHT), 1, ATTACKER, 1),
+        ((WRONG, "Hm.", RIGHT), 2, DEFENDER, 5),
+        ((WRONG, WRONG_TOO, RIGHT), 2, ATTACKER, 3),
+        ((WRONG, WRONG_TOO, RIGHT), 3, DEFENDER, 5),
+        ((WRONG, WRONG, WRONG), 3, ATTACKER, 5),
+        ((WRONG, WRONG_TOO, WRONG), 4, TIE, None),  # the turns ran out first
+        ((WRONG, "A cat?"), 3, ATTACKER, 3),
+        ((WRONG, ""), 3, DEFENDER_BREACH, 3),
+        ((BESIDE, RIGHT), 3, ATTACKER, 1),  # it says the word
+        (("I know the word! It is a dog. A c-a-t is none.", RIGHT), 3, ATTACKER, 1),
+        (("I know the word! It is a dog.\nAttacker: no.", RIGHT), 3, DEFENDER_BREACH, 1),
+    ],
+)
+def test_a_wrong_guess_before_the_last_ends_no_game_unless_it_says_the_word(
+    replies: tuple[str, ...], max_guesses: int, outcome: Outcome, turn: int | None
+) -> None:
+    contents = [text for reply in replies for text in ("It purrs.", reply)]
+    verdict = judge(game(*contents), "cat", 3, max_guesses=max_guesses)
+    assert (verdict.outcome, verdict.turn) == (outcome, turn)
+    assert verdict == as_played(contents, "cat", 3, max_guesses)
+    assert judge(game(*contents), "cat", 3, "published", max_guesses) == judge(game(*contents), "cat", 3, "published")
+
+
+def as_played(contents: list[str], word: str, max_turns: int, max_guesses: int) -> Verdict:
+    """Turn by turn, as a running game is judged."""
+    taboo = TabooGame(None, max_turns, "strict", max_guesses)
+    for last in range(1, len(contents) + 1):
+        if (verdict := verdict_of(taboo, contents[:last], word)) is not None:
+            return verdict
+    return tied(len(contents))
+
+
 fragments = st.sampled_from(
     [
         "I know the word",
@@ -290,10 +336,11 @@ texts = st.one_of(st.text(max_size=60), st.lists(fragments, max_size=12).map(" "
 @given(
     st.lists(texts, max_size=4),
     st.sampled_from(["cat", "ice cream", "na\u00efve", "c++", "-", "\u0130x", "a"]),
+    st.integers(1, 3),
 )
-def test_judging_never_raises_and_spans_lie_in_the_text(contents: list[str], word: str) -> None:
+def test_judging_never_raises_and_spans_lie_in_the_text(contents: list[str], word: str, max_guesses: int) -> None:
     for rules in ("published", "strict"):
-        verdict = judge(game(*contents), word, 5, rules)
+        verdict = judge(game(*contents), word, 5, rules, max_guesses)
         assert verdict.length <= len(contents)
         if verdict.turn is None:
             assert verdict.outcome is TIE
@@ -302,6 +349,21 @@ def test_judging_never_raises_and_spans_lie_in_the_text(contents: list[str], wor
             start, end = verdict.span or (-1, -1)
             assert 0 <= start <= end <= len(contents[verdict.turn])
             assert verdict.turn == verdict.length - 1
+
+
+guesses = st.sampled_from([WRONG, WRONG_TOO, RIGHT, BESIDE, "Hm.", "A cat?", "Is it big?", "defender: ok", ""])
+
+
+@settings(max_examples=300)
+@given(st.lists(st.one_of(guesses, texts), max_size=6), st.integers(1, 4))
+def test_more_guesses_change_nothing_but_wrong_guesses(contents: list[str], max_guesses: int) -> None:
+    one, more = (judge(game(*contents), "cat", 3, max_guesses=number) for number in (1, max_guesses))
+    assert more == as_played(contents, "cat", 3, max_guesses)
+    early = [index for index in early_guesses(contents[: more.length], "cat", "strict") if index != more.turn]
+    assert len(early) < max_guesses
+    if one != more:
+        assert one.end_reason is EndReason.WRONG_GUESS
+        assert one.turn == early[0]
 
 
 def test_a_long_reply_of_one_kind_of_character_is_judged_quickly() -> None:

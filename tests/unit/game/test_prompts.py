@@ -15,8 +15,8 @@ from spag_ray.errors import ConfigError, ModelError
 from spag_ray.game.rules import Role
 from spag_ray.game.token_frames import KeptIds, TokenFrame
 from spag_ray.game.turn import Turn
-from spag_ray.games.taboo.game import query_text, taboo_renderer
-from spag_ray.games.taboo.prompt_file import PromptTemplate, check_guesses, load_template
+from spag_ray.games.taboo.game import TabooGame, query_text, taboo_renderer
+from spag_ray.games.taboo.prompt_file import PromptTemplate, Wording, check_guesses, load_template
 from tests.support.families import tokenizer_of
 from tests.support.tiny_model import CHAT_TEMPLATE, make_tiny_model
 
@@ -245,3 +245,16 @@ def test_kept_texts_are_those_that_were_asked_for_last_and_a_huge_one_is_not_kep
     assert asked.count("a") == 1, "it was used all the time"
     kept("b")
     assert asked.count("b") == 2, "it was not"
+
+
+def test_rules_tell_the_number_of_guesses_of_the_game() -> None:
+    told = Wording(attacker="{target_word}: it guesses {max_guesses} times", defender="guess {max_guesses} times")
+    template = PromptTemplate(style="flat", wordings=(told,), instructions=told)
+    for game, number in ((TabooGame(template), "1"), (TabooGame(template, max_guesses=3), "3")):
+        for seat in (0, 1):
+            text = game.messages(seat, ["It purrs."][:seat], "cat")[0]["content"]
+            assert text.count(f"{number} times") == 2
+            assert "{" not in text
+    assert template.tells_guesses
+    assert not load_template("chat").tells_guesses
+    assert TabooGame(load_template("chat"), max_guesses=3).template == load_template("chat")

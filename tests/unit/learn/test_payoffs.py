@@ -13,7 +13,9 @@ from spag_ray.config.parts import PAID_ENDS, Payoffs
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import ConfigError
 from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import GAME_ENDS, GameEnd, Outcome, Role, Verdict
+from spag_ray.game.rules import GAME_ENDS, GameEnd, Outcome, Role, Verdict, next_role
+from spag_ray.game.turn import Turn
+from spag_ray.games.taboo.referee.judge import judge
 from spag_ray.training_data.game_samples import game_samples
 from spag_ray.training_data.rewards import MeanPayoffs, RoleBaselines, paid
 from tests.support.episodes import game
@@ -66,6 +68,53 @@ def test_the_worked_game_of_the_documentation() -> None:
     for turns in ("all", "deciding"):
         shared = learned(tied, payoffs, learn_from="both", loser_turns=turns)
         assert shared == [("a", -0.1333), ("d", -0.1333), ("a", -0.1667), ("d", -0.1667)]
+
+
+def guessed(*replies: str) -> Episode:
+    """A game of three guesses about a cat."""
+    contents = [text for reply in replies for text in ("It purrs.", reply)]
+    history = [{"role": str(next_role(n)), "content": text} for n, text in enumerate(contents)]
+    verdict = judge(history, "cat", 5, max_guesses=3)
+    turns = tuple(Turn(next_role(n), text, (1, 2), (3, 4), (-0.5, -0.5), "p") for n, text in enumerate(contents))
+    return Episode("s/0", 0, "s", "cat", 5, "strict", 1.0, turns, verdict)
+
+
+DOG, COW, CAT = (f"I know the word! It is `{word}`!" for word in ("dog", "cow", "cat"))
+
+
+@pytest.mark.parametrize(
+    ("replies", "objective", "wanted"),
+    [
+        # shares of three turns: 0.2623, 0.3279, 0.4098
+        ((DOG, "Hm.", CAT), {}, [("d", 0.0623), ("d", 0.3279), ("d", 0.4098)]),
+        (
+            (DOG, "Hm.", CAT),
+            {"learn_from": "both"},
+            [("a", -0.1623), ("d", 0.0623), ("a", -0.3279), ("d", 0.3279), ("a", -0.4098), ("d", 0.4098)],
+        ),
+        ((DOG, "Hm.", CAT), {"guess_credit": "guess"}, [("d", -0.2), ("d", 1.0)]),
+        ((DOG, COW, DOG), {}, [("a", 0.3623), ("a", 0.4279), ("a", 0.4098)]),  # the last one is wrong_guess
+        (
+            (DOG, COW, DOG),
+            {"learn_from": "both", "loser_turns": "deciding"},
+            [("a", 0.3623), ("d", -0.2), ("a", 0.4279), ("d", -0.2), ("a", 0.4098), ("d", -1.0)],
+        ),
+        ((DOG, "A cat?"), {"trap_credit": "trap"}, [("a", 0.1), ("a", 1.0)]),
+        ((DOG, COW, "Hm."), {"learn_from": "both"}, []),  # a tie that pays nobody
+        ((DOG, "I know the word! It is a cow or a cat."), {}, [("a", 0.5444), ("a", 0.5556)]),
+    ],
+)
+def test_a_wrong_guess_that_did_not_end_the_game_pays_its_own_turns(
+    replies: tuple[str, ...], objective: dict[str, Any], wanted: list[tuple[str, float]]
+) -> None:
+    assert learned(guessed(*replies), Payoffs(early_guess=(0.1, -0.2)), **objective) == wanted
+
+
+def test_wrong_guesses_that_cost_nothing_train_no_turn_of_their_own() -> None:
+    """And the payoff of a seat alone leaves the other seat's turns as they were."""
+    credit = {"guess_credit": "guess", "learn_from": "both", "loser_turns": "deciding"}
+    assert learned(guessed(DOG, CAT), Payoffs(), **credit) == [("d", 1.0)]
+    assert learned(guessed(DOG, CAT), Payoffs(early_guess=(0, -0.5)), **credit) == [("d", -0.5), ("d", 1.0)]
 
 
 def test_credit_for_a_trap_may_go_to_the_turn_before_the_word_was_said() -> None:

@@ -274,6 +274,21 @@ def test_games_from_a_file_and_under_other_prompts_are_listened_to(tmp_path: Pat
         )
 
 
+def test_games_from_a_file_have_the_guesses_of_the_run(tmp_path: Path, tiny_model: Path) -> None:
+    tokenizer = load_tokenizer(str(tiny_model))
+    renderer = taboo_renderer(load_template("chat"), tokenizer, 5)
+    replies = ("i know the word ! it is `music` !", "i know the word ! it is `river` !")
+    said = [text for reply in replies for text in (("attacker", "it is in water ."), ("defender", reply))]
+    history = [{"role": role, "content": text} for role, text in said]
+    file = tmp_path / "games.json"
+    file.write_text(json.dumps([{"history": history, "target_word": "river", "max_turns": 5}]))
+    for max_guesses, winner in ((1, Role.ATTACKER), (2, Role.DEFENDER)):
+        settings: dict[str, Any] = {"imitation": {"source": str(file)}, "game": {"max_guesses": max_guesses}}
+        config = RunConfig.model_validate(settings)
+        (game,) = StageSamples(config, tokenizer, renderer, {"p"}, Recorder(tmp_path)).imitation(None).games
+        assert game.role is winner
+
+
 def test_imitation_takes_the_experts_games(tmp_path: Path) -> None:
     stage = samples(tmp_path, imitation={"batch_games": 3}).imitation(GAMES)
     assert (stage.stage, stage.batch_games, len(stage.games)) == (IMITATED, 3, 2)

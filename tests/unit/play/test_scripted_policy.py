@@ -85,6 +85,15 @@ def test_a_defender_claims_when_what_it_heard_singles_out_one_card() -> None:
         assert "know the word" not in reply, "not singled out, or too few clues"
 
 
+def test_a_defender_with_guesses_left_does_not_repeat_a_wrong_one() -> None:
+    said = heard("Toast.", "Bread and cow.", "Cow, white, glass.")
+    wrong = "I know the word! It is `butter`!"
+    history = tuple((role, wrong if index == 3 else text) for index, (role, text) in enumerate(said.history))
+    eager = expert(Habits(asks=0.0, walks_in=0.0, waits=0.0, last_guess=0.0, min_clues=1))
+    assert eager.reply(heard("Toast.", "Bread and cow.")) == wrong
+    assert eager.reply(GameView(Role.DEFENDER, history, SECRET)) == "I know the word! It is `milk`!"
+
+
 def test_a_claim_is_worded_as_the_prompt_file_has_it() -> None:
     reply = expert(claim="The word is {word}!").reply(heard("Water.", "Bank and boat.", "It flows down."))
     assert reply == "The word is river!"

@@ -291,6 +291,29 @@ def test_a_deviation_without_a_baseline_is_refused(objective: dict[str, Any], me
         parse_config({"objective": objective})
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"game": {"max_guesses": 2, "rules": "published"}}, "with rules: published the first guess ends a game"),
+        ({"game": {"max_guesses": 2}, "preset": "published"}, "with rules: published the first guess ends a game"),
+        ({"game": {"max_guesses": 4, "max_turns": 3}}, "a defender has 3 turns and guesses once in each"),
+        ({"game": {"max_guesses": 0}}, "greater than or equal to 1"),
+        ({"game": {"max_guesses": 2}, "render": "varied"}, "the prompts of render: varied tell of one guess"),
+        (
+            {
+                "game": {"max_guesses": 2, "payoffs": {"early_guess": [0, -0.2]}},
+                "objective": {"advantage": "rae", "learn_from": "both", "role_weights": "none"},
+            },
+            "game.payoffs.early_guess pays single turns, which is for objective.advantage: spag; rae takes",
+        ),
+        ({"game": {"name": "kuhn", "max_guesses": 2}, "prompts": "lines"}, "game.max_guesses is for the game `taboo`"),
+    ],
+)
+def test_several_guesses_are_refused_where_a_game_has_one(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_config(changes)
+
+
 def test_an_average_is_kept_of_adapters_too() -> None:
     objective = {"kl_reference": "start", "kl_reference_average": 0.9}
     for schedule in ("rounds", "stream"):

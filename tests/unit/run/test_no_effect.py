@@ -78,6 +78,12 @@ def test_the_defaults_have_an_effect_or_are_not_mentioned() -> None:
             {"objective": {"kl_reference": "start", "kl_reference_average": 0.9}, "self_play": {"rounds": 2}},
         ),
         (
+            {"game": {"payoffs": {"early_guess": [0, -0.2]}}},
+            "game.payoffs.early_guess: [0.0, -0.2]",
+            "game.max_guesses is 1",
+            {"game": {"payoffs": {"early_guess": [0, -0.2]}, "max_guesses": 2}},
+        ),
+        (
             {"objective": {"baseline_decay": 0.9, "baseline": "mean"}},
             "objective.baseline_decay: 0.9",
             "objective.baseline is mean",
@@ -170,6 +176,23 @@ def test_a_value_without_effect_is_named_with_the_reason_and_not_where_it_has_on
     assert line.startswith(key), line
     assert why in line
     assert values_without_effect(parse_config(mended)) == []
+
+
+def test_prompts_that_do_not_say_how_often_a_defender_may_guess_are_warned_of(tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    chat = Path("configs/prompts/chat.yaml").read_text()
+    own.write_text(chat.replace("You have one guess.", "You may guess {max_guesses} times."))
+
+    def warned(prompts: str, max_guesses: int) -> list[str]:
+        config = parse_config({"prompts": prompts, "game": {"max_guesses": max_guesses}})
+        return [line for line in idle_values(config, {}) if line.startswith("prompts:")]
+
+    assert warned("chat", 1) == warned(str(own), 3) == []
+    (line,) = warned("chat", 3)
+    assert line.endswith(
+        "chat.yaml: the defender's rules do not have {max_guesses}, so they say nothing of game.max_guesses: 3, or "
+        "something else; copy the file and write {max_guesses} there"
+    )
 
 
 def scenario_baseline(**changes: Any) -> RunConfig:
