@@ -83,6 +83,7 @@ def _add_table(app: FastAPI, title: str, table: Table, opponents: Opponents) -> 
             "guesses": table.rules.guesser is not None,
             "mayChoose": [table.may_choose(role) for role in SEATS],
             "maxTurns": table.rules.max_turns,
+            "maxGuesses": getattr(table.rules.game, "max_guesses", 1),
             "claim": table.claim,
             "stages": [
                 {"name": name, "seats": [SEATS.index(role) for role in each.seats]}

@@ -254,9 +254,10 @@ async function begin() {
   byId("lede").textContent = table.guesses
     ? "One player knows a secret word and tries to make the other say it. The other tries to find it out first."
     : `A game of two seats. It ends after at most ${counted(table.maxTurns, "turn")} of each.`;
+  const guess = table.maxGuesses > 1 ? `guess at most ${table.maxGuesses} times` : "guess once";
   for (const seat of [0, 1]) {
     byId(`seat-${seat}`).textContent = capital(seatName(seat));
-    byId(`seat-${seat}-says`).textContent = table.guesses ? SAYS[seat] : seat === 0 ? "You begin." : "The model begins.";
+    byId(`seat-${seat}-says`).textContent = table.guesses ? SAYS[seat].replace("guess once", guess) : seat === 0 ? "You begin." : "The model begins.";
   }
   byId("scenario-label").textContent = capital(table.scenario);
   for (const each of document.querySelectorAll("input[name=seat]")) each.addEventListener("change", chooseSeat);

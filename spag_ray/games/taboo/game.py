@@ -45,7 +45,7 @@ class TabooGame:
     ) -> None:
         self.template = (load_template("chat") if template is None else template).with_guesses(max_guesses)
         self.max_turns = max_turns
-        self._max_guesses = max_guesses
+        self.max_guesses = max_guesses
         self.rule_set = referee
         self._expert = Expert({}, self.claim)
 
@@ -117,7 +117,7 @@ class TabooGame:
 
     def rule(self, history: History, scenario: str) -> Ruling | None:
         last = len(history) - 1
-        ruling = ruling_after(history, scenario, self.rule_set, self._max_guesses)
+        ruling = ruling_after(history, scenario, self.rule_set, self.max_guesses)
         if ruling is not None:
             return ruling
         # The published player stops at any claim of a guess, even if the published referee does not count it as one.

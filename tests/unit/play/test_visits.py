@@ -8,14 +8,17 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from actors.arena import Rules
 from actors.models import load_tokenizer
 from cluster.serve import client_limits, visits
+from cluster.serve.app import _add_table
 from cluster.serve.kept_games import keeping
 from cluster.serve.opponents import MAX_LOADED, opponents_of_run
 from cluster.serve.person_game import Hindsight
@@ -430,3 +433,10 @@ def test_a_drawn_scenario_is_shown_to_a_seat_from_which_the_game_hides_nothing(g
     table = visits.Table(Rules(game, "own"), plain_names("own"), game.scenarios()[:1])
     scenario = table.given()
     assert tuple(table.may_see(scenario, role) for role in Role) == sees
+
+
+def test_the_page_is_told_how_often_one_may_guess() -> None:
+    for game, scenario, number in ((TabooGame(max_guesses=3), "cat", 3), (KuhnPoker(), "KJ", 1)):
+        app, opponents = FastAPI(), SimpleNamespace(named={})
+        _add_table(app, "title", visits.Table(Rules(game, "own"), plain_names("own"), [scenario]), cast(Any, opponents))
+        assert TestClient(app).get("/api/table").json()["maxGuesses"] == number
