@@ -51,6 +51,11 @@ class Playground:
         return {each.game.full_name: each.payoffs_of(stage) for each in self.config.each_game}
 
     @property
+    def several_guesses(self) -> set[str]:
+        """Games whose defender may guess more than once, by their full names."""
+        return {each.full_name for each in self.config.games if each.max_guesses > 1}
+
+    @property
     def num_engine_gpus(self) -> float:
         """The GPUs of the engines that run now; 0 on CPUs. An engine that takes turns with a learner (placement:
         colocated) has its GPUs to itself while it plays, whatever share Ray reserves for it, or shares one with as many

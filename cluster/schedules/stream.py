@@ -97,7 +97,9 @@ class Stream:
                 tokens_per_s_per_gpu=self._ground.tokens_per_s_per_gpu(total.num_tokens, seconds),
                 staleness_mean=round(sum(lag * n for lag, n in new.items()) / new.total(), 3) if new else None,
                 staleness_max=max(new, default=None),
-                figures=game_figures(episodes, payoffs, engine_players(self._seats.values())),
+                figures=game_figures(
+                    episodes, payoffs, engine_players(self._seats.values()), self._ground.several_guesses
+                ),
             )
         )
         return episodes, self._buffer.get(self._buffer.handle.repeated.remote())

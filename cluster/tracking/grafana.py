@@ -57,6 +57,7 @@ PANELS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel("Turns cut off", ("play_truncated_ratio", "stream_truncated_ratio")),
         Panel("Groups that agree, and those played instead", ("groups_dropped", "groups_refilled")),
+        Panel("Wrong guesses that ended nothing", ("play_early_guesses", "stream_early_guesses")),
     ),
     "Iterations": (
         Panel("Where an iteration's time goes", ("iteration_activity_seconds",)),

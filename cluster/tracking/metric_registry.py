@@ -171,6 +171,7 @@ METRICS: tuple[Metric, ...] = (
     *_of_games("truncated_ratio", "ratio", "share of turns that were cut off", "truncated_share"),
     _gauge("spag_ray_groups_dropped", "groups", "groups of the newest round that all agree", "groups", "dropped"),
     _gauge("spag_ray_groups_refilled", "groups", "groups played to replace them", "groups", "refilled"),
+    *_of_games("early_guesses", "guesses", "wrong guesses of a game that did not end it, mean", "early_guesses_mean"),
     # the buffer
     _gauge("spag_ray_buffer_episodes", "episodes", "episodes that wait for the learner", "buffer", "waiting"),
     _gauge("spag_ray_buffer_age_seconds", "seconds", "age of the oldest waiting episode", "buffer", "oldest_s"),

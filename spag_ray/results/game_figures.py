@@ -9,18 +9,25 @@ from spag_ray.config.parts import Payoffs
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.lines import GameFigures
+from spag_ray.training_data.game_samples import early_guesses_of
 from spag_ray.training_data.rewards import paid
 
 
-def game_figures(episodes: Sequence[Episode], payoffs: Mapping[str, Payoffs], players: Container[str]) -> GameFigures:
+def game_figures(
+    episodes: Sequence[Episode],
+    payoffs: Mapping[str, Payoffs],
+    players: Container[str],
+    several_guesses: Container[str] = (),
+) -> GameFigures:
     """`payoffs`: of each game, by its full name. `players`: those that engines play; replies of others have no lengths.
-    Nothing is known of no games."""
+    `several_guesses`: names of games with game.max_guesses above 1. Nothing is known of no games."""
     if not episodes:
         return GameFigures()
     outcomes = [episode.verdict.outcome for episode in episodes]
     results = [paid(payoffs[episode.game], episode.verdict) for episode in episodes]
     by_seat = {role: [value for each in results if (value := each[role]) is not None] for role in Role}
     turns = [turn for episode in episodes for turn in episode.turns if turn.policy in players]
+    early = [len(early_guesses_of(episode)) for episode in episodes if episode.game in several_guesses]
     lengths = [turn.num_sampled for turn in turns]
     return GameFigures(
         reward_mean={str(role): round(fmean(values), 4) for role, values in by_seat.items() if values},
@@ -31,6 +38,7 @@ def game_figures(episodes: Sequence[Episode], payoffs: Mapping[str, Payoffs], pl
         reply_tokens_mean=round(fmean(lengths), 2) if lengths else None,
         reply_tokens_max=max(lengths, default=None),
         truncated_share=_share(turn.finish_reason == "length" for turn in turns) if turns else None,
+        early_guesses_mean=round(fmean(early), 4) if early else None,
     )
 
 

@@ -140,7 +140,8 @@ class GameFigures:
     """Of the games of a line. `reward_mean`, `reward_std`: {role: what games paid it}, over the games that paid it.
     `win_share`: {role: share of games that it won}. `breach_share`: of games that a broken rule ended.
     `reply_tokens_mean`, `_max`: sampled tokens of a turn. `truncated_share`: of turns that sampling.max_new_tokens cut
-    off; both None for games that no engine played. All are missing in files of version 0.1 and early 0.2."""
+    off; both None for games that no engine played. `early_guesses_mean`: wrong guesses of a game that did not end it;
+    None unless game.max_guesses allows them. All are missing in files of version 0.1 and early 0.2."""
 
     reward_mean: Mapping[str, float] = spread("reward_mean/{}", Role)
     reward_std: Mapping[str, float] = spread("reward_std/{}", Role)
@@ -150,6 +151,7 @@ class GameFigures:
     reply_tokens_mean: float | None = None
     reply_tokens_max: int | None = None
     truncated_share: float | None = None
+    early_guesses_mean: float | None = None
 
 
 @dataclass(frozen=True)

@@ -246,13 +246,16 @@ def _add_early_guesses(learned: dict[int, float], episode: Episode, payoffs: Pay
     """Add what each wrong guess paid that did not end the game: to the guess, and to the turn before it, of the seats
     that are trained in this game. That turn may have no share of the end's payoff."""
     trained = {episode.turns[index].role for index in learned}
-    texts = [turn.text for turn in episode.turns[: episode.verdict.length]]
-    for guess in early_guesses(texts, episode.scenario, episode.rules):
-        if guess == episode.verdict.turn:
-            continue  # the last one: payoffs.wrong_guess
+    for guess in early_guesses_of(episode):
         for index, value in zip((guess - 1, guess), payoffs.early_guess, strict=True):
             if value and episode.turns[index].role in trained:
                 learned[index] = learned.get(index, 0.0) + value
+
+
+def early_guesses_of(episode: Episode) -> list[int]:
+    """Indices of the wrong guesses that did not end a game of Adversarial Taboo."""
+    texts = [turn.text for turn in episode.turns[: episode.verdict.length]]
+    return [index for index in early_guesses(texts, episode.scenario, episode.rules) if index != episode.verdict.turn]
 
 
 def _of_end(

@@ -50,6 +50,22 @@ def test_lengths_are_of_sampled_tokens_and_cut_replies_are_a_share_of_turns() ->
     assert (found.reply_tokens_mean, found.reply_tokens_max, found.truncated_share) == (2.25, 3, 0.25)
 
 
+def test_wrong_guesses_that_ended_nothing_are_counted_where_there_may_be_some() -> None:
+    """Of three games: two, none, and one that is not counted because it ended the game."""
+    wrong = "I know the word! It is `dog`!"
+
+    def said(replies: tuple[str, str], decided_by: int | None) -> Episode:
+        found = game(0, Outcome.ATTACKER_WINS if decided_by else Outcome.TIED, decided_by=decided_by)
+        texts = [text for reply in replies for text in ("It purrs.", reply)]
+        return replace(
+            found, turns=tuple(replace(turn, text=text) for turn, text in zip(found.turns, texts, strict=True))
+        )
+
+    played = [said((wrong, wrong), None), said(("Hm.", "Hm."), None), said(("Hm.", wrong), 3)]
+    assert game_figures(played, PAYOFFS, PLAYERS, {"taboo"}).early_guesses_mean == 0.6667
+    assert game_figures(played, PAYOFFS, PLAYERS).early_guesses_mean is None
+
+
 def test_replies_of_outside_players_have_no_lengths() -> None:
     turns = list(GAMES[0].turns)
     turns[1] = replace(turns[1], policy="served", token_ids=(3,) * 50, logprobs=(0.0,) * 50, finish_reason="length")
