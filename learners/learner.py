@@ -313,7 +313,8 @@ class Learner:
         stage = {**asdict(self._spec), "step": self._num_steps_done}
         self._engine.save(folder, {"stage": stage, "num_ranks": self._world.size})
         is_saved_nowhere = self._config.lora is not None or self._objective.kl_reference_average is not None
-        if is_saved_nowhere and self._stage_start.is_held:
+        is_own = self._engine.is_partitioned or self._world.rank == 0  # without parts, all ranks hold the same
+        if is_saved_nowhere and is_own and self._stage_start.is_held:
             self._stage_start.save(self._reference_file(folder))
 
     def load_state(self, folder: str) -> StageSpec:
@@ -334,7 +335,8 @@ class Learner:
         return self._spec
 
     def _reference_file(self, folder: str) -> Path:
-        return Path(folder) / f"stage-start-{self._world.rank}.safetensors"
+        rank = self._world.rank if self._engine.is_partitioned else 0
+        return Path(folder) / f"stage-start-{rank}.safetensors"
 
     def sleep(self, keep_weights: bool = False) -> None:
         """Free the GPU's memory, and unused host memory, for other processes. Call `wake` before any other work. With

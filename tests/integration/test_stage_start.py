@@ -142,6 +142,7 @@ def test_every_version_of_a_stage_stays_close_to_the_model_of_the_stages_start(
     [
         pytest.param({"average": 0.25}, id="zero-1"),
         pytest.param({"average": 0.25, "dtype": "bfloat16"}, id="bfloat16", marks=pytest.mark.long),
+        pytest.param({"average": 0.25, "num_ranks": 2}, id="two ranks, zero-1", marks=pytest.mark.long),
         pytest.param(
             {"average": 0.25, "zero_stage": 3, "num_ranks": 2}, id="two ranks, zero-3", marks=pytest.mark.long
         ),
@@ -170,6 +171,9 @@ def test_an_average_of_the_weights_moves_between_rounds_and_resumes_as_it_was(st
     going_on = second_round()
     assert going_on[0]["kl_loss"] > 1e-4, "from the first version on: it is not the stage's start"
     middle = stream.save("version-4")
+    learner = stream.policy._config.learner
+    num_files = learner.num_ranks if learner.zero_stage == 3 else 1
+    assert len(list(middle.rglob("stage-start-*"))) == num_files, "ranks that hold the same save it once"
     third = stream.learn("spag-3", part=0, after="spag-2")["kl_loss"]
     stream.resume(checkpoint)
     assert second_round() == [pytest.approx(line, rel=1e-4) for line in going_on], "it moved once"
