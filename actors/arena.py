@@ -30,6 +30,8 @@ from spag_ray.game.turn import Turn
 
 log = logging.getLogger(__name__)
 
+LISTENER = "listener"  # a player of no seat
+
 
 @dataclass(frozen=True)
 class GameTask:
@@ -135,8 +137,9 @@ class Seats:
 
 
 async def play_game(task: GameTask, players: Mapping[str, Player], rules: Rules) -> Episode:
-    """Play one game to its verdict. If the context is full before a reply ends, the game is a tie. Raises EngineError
-    when all tries of a turn failed."""
+    """Play one game to its verdict. If the context is full before a reply ends, the game is a tie. If there is a player
+    LISTENER, it then scores the hidden fact after each hint (Turn.listener_logprob). Raises EngineError when all tries
+    of a turn failed."""
     turns: list[Turn] = []
     seats = Seats()
     try:
@@ -152,6 +155,8 @@ async def play_game(task: GameTask, players: Mapping[str, Player], rules: Rules)
                 break
         if task.could_have_known:
             turns = await _with_fact_scored(turns, task, players, rules, seats)
+        if LISTENER in players:
+            turns = await _listened_to(turns, task, players[LISTENER], rules, seats)
     finally:
         seats.leave()
     return Episode(
@@ -359,6 +364,48 @@ async def _with_fact_scored(
         if math.isfinite(word_logprob):
             found[place] = replace(found[place], word_logprob=min(word_logprob, 0.0))
     return found
+
+
+async def _listened_to(turns: list[Turn], task: GameTask, listener: Player, rules: Rules, seats: Seats) -> list[Turn]:
+    """The turns, the first one and those of the seat that guesses with `listener_logprob`. If one of them cannot be
+    scored, the game is kept without any: a gain over two hints would be taken for that of one."""
+    game = rules.game
+    if not (turns and isinstance(game, Guessing)):
+        return turns
+    try:
+        claim = listener.renderer.claim(game.fact(task.scenario))
+        prompts = _listeners_prompts(turns, SEATS[game.guesser], task.scenario, listener.renderer)
+        await seats.take(listener.pool)
+        asked = [(prompt + claim.opening_ids, claim.word_ids) for prompt in prompts.values()]
+        found = [sum(score.logprobs) for score in await seats.score(listener, asked)]
+    except (EngineError, ModelError) as error:
+        log.warning("%s: the listener did not score the fact: %s", task.episode_id, error)
+        return turns
+    if not all(map(math.isfinite, found)):
+        log.warning("%s: the listener's scores are not all finite", task.episode_id)
+        return turns
+    scored = dict(zip(prompts, found, strict=True))
+    return [
+        replace(turn, listener_logprob=min(scored[place], 0.0)) if place in scored else turn
+        for place, turn in enumerate(turns)
+    ]
+
+
+def _listeners_prompts(
+    turns: Sequence[Turn], guesser: Role, scenario: str, renderer: Renderer
+) -> dict[int, tuple[int, ...]]:
+    """{index of a turn: what the seat that guesses reads before it}, for the first turn and each of that seat. It is
+    read from texts, because the tokens of a turn may be another model's."""
+    heard: list[Turn] = []
+    prompts = {}
+    for place, turn in enumerate(turns):
+        if turn.role is guesser:
+            prompts[place] = renderer.prompt(heard, guesser, scenario)
+        elif place == 0:
+            prompts[place] = renderer.opening(guesser, scenario)
+        ids = renderer.reply_ids(turn.text)
+        heard.append(Turn(turn.role, turn.text, prompts.get(place, ()), ids, (0.0,) * len(ids), turn.policy))
+    return prompts
 
 
 def verdict_after(turns: Sequence[Turn], task: GameTask, rules: Rules) -> Verdict | None:

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
-from actors.arena import GameTask, Player, Rules, TaskList, TaskSource, answer, play_all, play_game
+from actors.arena import LISTENER, GameTask, Player, Rules, TaskList, TaskSource, answer, play_all, play_game
 from actors.endpoint_policy import EndpointPolicy
 from actors.models import load_tokenizer
 from actors.pool import EnginePool, PoolCounts
@@ -139,7 +139,11 @@ class ArenaActor:
 
     async def _play(self, source: TaskSource, seats: Mapping[str, Seat], games_in_flight: int) -> int:
         players = {
-            game: {name: self._player(seat, rules) for name, seat in seats.items()}
+            game: {
+                name: self._player(seat, rules)
+                for name, seat in seats.items()
+                if name != LISTENER or rules.guesser is not None
+            }
             for game, rules in self._games.items()
         }
         outbox = _Outbox(self._buffer)

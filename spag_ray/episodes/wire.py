@@ -57,7 +57,7 @@ def encode(episode: Episode) -> bytes:
                 turn.last_version,
                 turn.finish_reason,
                 turn.word_logprob,
-                *(() if turn.forced is None else (turn.forced,)),
+                *_last_values(turn),
             )
         )
     record = {
@@ -84,6 +84,14 @@ def encode(episode: Episode) -> bytes:
     return msgpack.packb(record)
 
 
+def _last_values(turn: Turn) -> tuple[Any, ...]:
+    """What only some turns have: forced tokens, and what a listener gave the word. Nothing is written for the others,
+    so their records are those of earlier versions."""
+    if turn.listener_logprob is not None:
+        return turn.forced, turn.listener_logprob
+    return () if turn.forced is None else (turn.forced,)
+
+
 def read_head(data: bytes) -> EpisodeHead:
     """A record without its tokens and texts, which only `decode` unpacks and checks. Raises InputError."""
     with _faults_named():
@@ -92,7 +100,7 @@ def read_head(data: bytes) -> EpisodeHead:
         num_token_bytes, num_not_sampled = 0, 0
         for _, _, _, _, tokens, _, policy, first, _, _, _, *more in record["turns"]:
             num_token_bytes += len(_bytes(tokens))
-            num_not_sampled += num_forced(_forced(*more))
+            num_not_sampled += num_forced(_last(*more)[0])
             versions[_text(policy)] = min(versions.get(policy, _whole(first)), first)
         return EpisodeHead(
             number=_whole(record["number"]),
@@ -120,6 +128,7 @@ def decode(data: bytes) -> Episode:
             if base >= 0:
                 prompt_ids = turns[base].prompt_ids + turns[base].token_ids + prompt_ids
             num_prompt_tokens += len(prompt_ids)
+            forced, listener_logprob = _last(*more)
             if num_prompt_tokens > MAX_PROMPT_TOKENS:
                 raise InputError(f"an episode record with prompts of more than {MAX_PROMPT_TOKENS} tokens")
             turns.append(
@@ -134,7 +143,8 @@ def decode(data: bytes) -> Episode:
                     last_version=_whole(last),
                     finish_reason=_text(finish),
                     word_logprob=None if word_logprob is None else _number(word_logprob),
-                    forced=_forced(*more),
+                    forced=forced,
+                    listener_logprob=listener_logprob,
                 )
             )
         return Episode(
@@ -151,12 +161,13 @@ def decode(data: bytes) -> Episode:
         )
 
 
-def _forced(bounds: Any = None) -> tuple[int, int] | None:
-    """The last value of a turn, which only turns with forced tokens have."""
-    if bounds is None:
-        return None
-    start, end = bounds
-    return _whole(start), _whole(end)
+def _last(forced: Any = None, listener_logprob: Any = None) -> tuple[tuple[int, int] | None, float | None]:
+    """The inverse of `_last_values`."""
+    bounds = None
+    if forced is not None:
+        start, end = forced
+        bounds = _whole(start), _whole(end)
+    return bounds, None if listener_logprob is None else _number(listener_logprob)
 
 
 @contextlib.contextmanager

@@ -103,6 +103,12 @@ class Renderer(TokenFrame):
                     return longer
         return self._rendered([each["content"] for each in messages], seat)
 
+    def opening(self, role: Role, scenario: str) -> tuple[int, ...]:
+        """What a seat would read before anything was said, whoever opens the game. Raises what the game's `messages`
+        raise if they have nothing for the seat then."""
+        messages = checked_messages(self.game, seat_of(role), (), scenario)
+        return self._rendered([each["content"] for each in messages], seat_of(role))
+
     def _heard(self, text: str) -> str:
         return text
 

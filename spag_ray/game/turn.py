@@ -18,6 +18,8 @@ class Turn:
     one), `logprobs` [L] their log-probabilities under the sampling distribution, temperature included.
     `first_version` and `last_version` are the weights that sampled the first and the last token. `word_logprob` (nats):
     log-probability of the target word and its closing mark if the defender had begun a claim here; None if not scored.
+    `listener_logprob` (nats): the same of a frozen listener, at each turn of the seat that guesses, and at a game's
+    first turn, where it has read the rules alone (objective.information_gain); None if nobody listened, or it failed.
     `forced`: [start, end) of the tokens that nobody sampled, the end of a thought that was longer than
     sampling.max_thought_tokens; their log-probabilities are 0, and no loss sees them.
     """
@@ -33,6 +35,7 @@ class Turn:
     finish_reason: str = "stop"
     word_logprob: float | None = None
     forced: tuple[int, int] | None = None
+    listener_logprob: float | None = None
 
     def __post_init__(self) -> None:
         if len(self.logprobs) != len(self.token_ids):
@@ -41,8 +44,9 @@ class Turn:
             )
         if not math.isfinite(sum(self.logprobs)):
             raise InputError(f"a turn by policy {self.policy!r} has a log-probability that is not finite")
-        if self.word_logprob is not None and not -math.inf < self.word_logprob <= 0:
-            raise InputError(f"a turn has {self.word_logprob} as the target word's log-probability; it is at most 0")
+        for found in (self.word_logprob, self.listener_logprob):
+            if found is not None and not -math.inf < found <= 0:
+                raise InputError(f"a turn has {found} as the target word's log-probability; it is at most 0")
         if self.forced is not None:
             check_forced(self.forced, len(self.token_ids), "a turn")
 

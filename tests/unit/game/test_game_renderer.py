@@ -56,6 +56,16 @@ def played(renderer: Renderer, *texts: str) -> list[Turn]:
     return turns
 
 
+@pytest.mark.parametrize("style", STYLES)
+def test_an_opening_is_what_a_seat_reads_before_anything_was_said(tokenizer: Any, style: str) -> None:
+    renderer = game_renderer(Summary(), tokenizer, style)
+    assert renderer.opening(Role.ATTACKER, DEAL) == renderer.prompt((), Role.ATTACKER, DEAL)
+    second = tokenizer.decode(renderer.opening(Role.DEFENDER, DEAL))
+    assert "Deal J. So far: nothing." in second
+    with pytest.raises(InputError, match="history of 0 turns"):
+        game_renderer(KuhnPoker(), tokenizer, style).opening(Role.DEFENDER, DEAL)
+
+
 def next_prompt(renderer: Renderer, turns: Sequence[Turn]) -> tuple[int, ...]:
     return renderer.prompt(turns, next_role(len(turns)), DEAL)
 

@@ -133,6 +133,33 @@ def test_forced_tokens_are_kept_and_only_turns_that_have_some_hold_a_value_more(
     assert [len(turn) for turn in unpacked(forced)["turns"]] == [11, 12]
 
 
+@given(st.none() | st.floats(max_value=0, allow_infinity=False, allow_nan=False), st.none() | st.just((0, 1)))
+def test_what_a_listener_gave_the_word_is_kept(logprob: float | None, forced: tuple[int, int] | None) -> None:
+    attack, defence = EPISODE.turns
+    heard = replace(EPISODE, turns=(replace(attack, listener_logprob=logprob), replace(defence, forced=forced)))
+    assert decode(encode(heard)) == heard
+    assert read_head(encode(heard)).num_tokens == heard.num_tokens
+    both = replace(attack, listener_logprob=logprob, forced=forced)
+    assert decode(encode(replace(EPISODE, turns=(both, defence)))).turns[0] == both
+
+
+def test_a_game_without_a_listener_is_written_as_before() -> None:
+    assert [len(turn) for turn in unpacked(EPISODE)["turns"]] == [11, 11]
+    attack, defence = EPISODE.turns
+    heard = unpacked(replace(EPISODE, turns=(replace(attack, listener_logprob=-0.5), defence)))
+    assert [turn[11:] for turn in heard["turns"]] == [[None, -0.5], []]
+
+
+@pytest.mark.parametrize(
+    "last", [[None, 0.5], [None, float("nan")], [None, -float("inf")], [None, "-1"], [None, -1, 2]]
+)
+def test_a_listeners_logprob_that_is_none_is_refused(last: list[object]) -> None:
+    record = unpacked(EPISODE)
+    record["turns"][1] += last
+    with pytest.raises(InputError):
+        decode(msgpack.packb(record))
+
+
 @pytest.mark.parametrize("forced", [[0, 9], [1], [0.5, 1], "ab", 3, [0, 2]])
 def test_forced_tokens_that_are_none_are_refused(forced: object) -> None:
     record = unpacked(EPISODE)

@@ -11,17 +11,18 @@ from typing import Any, cast
 
 import pytest
 
-from actors.arena import GameTask, Player, TaskList, answer, play_game
+from actors.arena import LISTENER, GameTask, Player, Rules, TaskList, answer, play_game
 from actors.models import load_tokenizer
 from actors.policy import Completion, Request, Sampling, Score
 from actors.pool import EnginePool
 from actors.transformers_policy import TransformersPolicy
 from spag_ray.errors import EngineError, EngineGoneError, ModelError
-from spag_ray.game.renderer import Renderer
+from spag_ray.game.renderer import Renderer, game_renderer
 from spag_ray.game.rules import Outcome, Role
+from spag_ray.games.kuhn import KuhnPoker
 from spag_ray.games.taboo.deck_file import Card, Trap
 from spag_ray.games.taboo.expert import Habits
-from spag_ray.games.taboo.game import taboo_renderer
+from spag_ray.games.taboo.game import TabooGame, taboo_renderer
 from spag_ray.games.taboo.prompt_file import PromptTemplate, Wording, load_template
 from tests.support.decks import cards_of
 from tests.support.families import tokenizer_of
@@ -609,6 +610,106 @@ def test_a_word_that_is_no_piece_of_a_claim_and_a_player_without_probabilities_a
         assert len(episode.turns) == 6
         assert all(turn.word_logprob is None for turn in episode.turns)
     assert scorer.calls == []
+
+
+class Listens(Scorer):
+    """Gives these log-probabilities, one for each prompt; keeps what it was asked."""
+
+    def __init__(self, renderer: Any, logprobs: Sequence[float]) -> None:
+        super().__init__(renderer, -1.0)
+        self.asked: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+        self._logprobs = logprobs
+
+    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        raise AssertionError("a listener says nothing")
+
+    async def score(self, sequences: Any, temperature: float = 1.0, adapter: str | None = None) -> list[Score]:
+        assert temperature == 1.0
+        self.asked += sequences
+        return [Score((logprob, -0.5), False) for logprob in self._logprobs]
+
+
+def heard_by(listener: Any, renderer: Any, players: Any, **options: Any) -> dict[str, Player]:
+    return {**players, LISTENER: Player(pool_of(listener, **options), renderer, Sampling())}
+
+
+def test_a_listener_scores_the_word_after_the_rules_and_after_each_hint(renderer: Any, loop: Any) -> None:
+    listener = Listens(renderer, (-4.0, -3.0, -1.0, -2.0))
+    players = heard_by(listener, renderer, playing(Talker(renderer, ["water", "music"]), renderer))
+    turns = loop.run(play_game(GameTask(0, "tiger", "test"), players, RULES)).turns
+    assert [turn.listener_logprob for turn in turns] == [-4.5, -3.5, None, -1.5, None, -2.5]
+    assert all(turn.word_logprob is None for turn in turns)
+    claim = renderer.claim("tiger")
+    assert {word for _, word in listener.asked} == {claim.word_ids}
+    read = [prompt[: -len(claim.opening_ids)] for prompt, _ in listener.asked]
+    # The same model with the same tokenizer reads what the defender read.
+    assert read[1:] == [turn.prompt_ids for turn in turns if turn.role is Role.DEFENDER]
+    rules, first = (renderer.tokenizer.decode(prompt) for prompt in read[:2])
+    assert "tiger" not in rules
+    assert "water" not in rules
+    assert "water" in first
+
+
+@pytest.mark.parametrize("style", ["chat", "lines", "flat"])
+def test_a_listener_of_another_tokenizer_reads_texts_of_its_own(style: str, loop: Any) -> None:
+    template = PromptTemplate(
+        style=cast(Any, style),
+        wordings=(Wording(attacker="Hint at {target_word}.", defender="Find it."),),
+        thought="<think>{thought}</think>",
+    )
+    own = taboo_renderer(template, tokenizer_of("llama"), 3)
+    listener = Listens(own, (-4.0, -3.0, -1.0, -2.0))
+    thinks = taboo_renderer(template, tokenizer_of("chatml"), 3)
+    players = heard_by(listener, own, playing(Talker(thinks, ["<think>cat</think>water", "music"]), thinks))
+    game = replace(RULES, game=TabooGame(template, 3), style=style)
+    turns = loop.run(play_game(GameTask(0, "tiger", "test"), players, game)).turns
+    assert [turn.text for turn in turns] == ["water", "music"] * 3
+    assert [turn.listener_logprob for turn in turns] == [-4.5, -3.5, None, -1.5, None, -2.5]
+    read = [own.tokenizer.decode(prompt) for prompt, _ in listener.asked]
+    assert [(text.count("water"), text.count("music")) for text in read] == [(0, 0), (1, 0), (2, 1), (3, 2)]
+    assert not any("<think>cat" in text for text in read), "nobody else reads a thought"
+
+
+@pytest.mark.parametrize(
+    "answer", [EngineError("no"), EngineGoneError("gone"), 30.0, -float("inf"), float("nan")], ids=str
+)
+def test_a_game_whose_listener_fails_is_kept_without_any_of_its_scores(answer: Any, renderer: Any, loop: Any) -> None:
+    listener = Scorer(renderer, answer)
+    players = heard_by(listener, renderer, playing(Talker(renderer, ["water"]), renderer), turn_timeout_s=0.1)
+    turns = loop.run(play_game(GameTask(0, "tiger", "test"), players, RULES)).turns
+    assert [turn.listener_logprob for turn in turns] == [None] * 6
+    assert players[LISTENER].pool.games == {"engine-0": 0}, "it is free again"
+
+
+def test_one_score_that_is_none_leaves_a_game_without_all(renderer: Any, loop: Any) -> None:
+    listener = Listens(renderer, (-4.0, -3.0, -float("inf"), -2.0))
+    players = heard_by(listener, renderer, playing(Talker(renderer, ["water"]), renderer))
+    turns = loop.run(play_game(GameTask(0, "tiger", "test"), players, RULES)).turns
+    assert [turn.listener_logprob for turn in turns] == [None] * 6
+
+
+def test_a_game_is_kept_that_waited_for_a_listener_in_vain(renderer: Any, loop: Any) -> None:
+    nobody = Player(pool_of(join_timeout_s=0.05), renderer, Sampling())
+    players = {**playing(Talker(renderer, ["water"]), renderer), LISTENER: nobody}
+    episode = loop.run(play_game(GameTask(0, "tiger", "test"), players, RULES))
+    assert len(episode.turns) == 6
+    assert all(turn.listener_logprob is None for turn in episode.turns)
+
+
+def test_a_game_of_one_hint_has_the_score_of_its_rules(renderer: Any, loop: Any) -> None:
+    listener = Listens(renderer, (-4.0,))
+    players = heard_by(listener, renderer, playing(Talker(renderer, ["a tiger"]), renderer))
+    (turn,) = loop.run(play_game(GameTask(0, "tiger", "test"), players, RULES)).turns
+    assert turn.listener_logprob == -4.5
+
+
+def test_a_game_that_hides_nothing_is_not_listened_to(renderer: Any, loop: Any) -> None:
+    listener = Listens(renderer, ())
+    kuhn = game_renderer(KuhnPoker(), renderer.tokenizer, "chat")
+    players = heard_by(listener, kuhn, playing(Talker(kuhn, ["check"]), kuhn))
+    episode = loop.run(play_game(GameTask(0, "KJ", "test", game="kuhn"), players, Rules(KuhnPoker(), "kuhn")))
+    assert episode.turns
+    assert listener.asked == []
 
 
 def test_thoughts_are_neither_judged_nor_sent_to_the_other_player(loop: Any) -> None:

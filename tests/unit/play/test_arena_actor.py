@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from actors.arena import GameTask, Rules
+from actors.arena import LISTENER, GameTask, Rules
 from actors.policy import Sampling
 from cluster.buffer.buffer_actor import BufferActor
 from cluster.buffer.stream import STAGE
@@ -62,6 +62,30 @@ def test_a_stream_is_stopped_at_once_also_after_an_evaluation(
         assert not waiting, "stop waits for the games of the stream"
 
     loop.run(scenario())
+
+
+def test_a_listener_is_asked_in_games_that_hide_a_fact_alone(
+    tiny_model: Path, tmp_path: Path, loop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No engine of its pool is there, so a game that asks it waits, and is kept without its scores."""
+    (folder := tmp_path / "other").symlink_to(tiny_model)
+    monkeypatch.setattr(arena_actor, "redirect_output", lambda path: None)
+
+    async def scenario() -> tuple[list[Episode], list[str]]:
+        buffer = BufferActor(str(tmp_path))
+        games = [taboo_rules(2), Rules(KuhnPoker(), "kuhn")]
+        arena = ArenaActor("arena-0", "", games, 60, join_timeout_s=0.1, buffer=here(buffer))
+        expert = Seat("expert", "scripted", Sampling(), str(tiny_model), cards_of({"river": ["water"]}))
+        listener = Seat("listener", "listener", Sampling(), str(folder))
+        seats = {"attacker": expert, "defender": expert, LISTENER: listener}
+        tasks = [GameTask(0, "river", "expert", game="taboo"), GameTask(1, "KJ", "expert", game="kuhn")]
+        assert await arena.play(tasks, seats, 2) == 2
+        played = [decode(data) for data in await buffer.take("expert")]
+        return played, [name for model, name in arena._renderers if model == str(folder)]
+
+    played, rendered = loop.run(scenario())
+    assert [turn.listener_logprob for episode in played for turn in episode.turns if turn.listener_logprob] == []
+    assert rendered == ["taboo"]
 
 
 def test_an_arena_plays_each_game_by_its_own_rules_with_scripted_seats_of_its_own(
