@@ -13,7 +13,10 @@ from spag_ray.errors import meant
 
 STYLES = ("chat", "lines")  # of a game's messages (renderer.py)
 _WORDS_OF_TABOO = ("source", "deck", "max_difficulty", "max_held_out_difficulty")
-_OBJECTIVE_OF_TABOO = ("listening_coeff", "claiming_coeff", "unsaid_coeff", "trap_credit", "guess_credit")
+_OBJECTIVE_OF_TABOO = (
+    *("listening_coeff", "claiming_coeff", "unsaid_coeff"),
+    *("trap_credit", "guess_credit", "information_gain"),
+)
 _IMITATION_OF_TABOO = ("listening_coeff", "claiming_coeff")
 
 
@@ -43,7 +46,7 @@ _Part = TypeVar("_Part", bound=Part)
 
 
 def may_listen(game: GameConfig, num_games: int) -> bool:
-    """Whether the game, of a run of so many, may be trained to name a hidden fact: a user's own, if it is the only one.
+    """Whether the game, of a run of so many, may be trained by its hidden fact: a user's own, if it is the only one.
     Whether it has such a fact is found before the run (check_claims)."""
     return num_games == 1 and ":" in game.name
 
@@ -53,7 +56,7 @@ def without_taboo(
 ) -> tuple[WordsConfig, ObjectiveConfig, ImitationConfig]:
     """These parts without the settings that have a meaning in Taboo alone: what another game of the same run gets.
     `listens`: as may_listen says."""
-    kept = ("listening_coeff",) if listens else ()
+    kept = ("listening_coeff", "information_gain") if listens else ()
     return (
         _with_defaults(words, _WORDS_OF_TABOO, kept),
         _with_defaults(objective, _OBJECTIVE_OF_TABOO, kept),
@@ -88,6 +91,7 @@ def check_game(
         "objective.listening_coeff": objective.listening_coeff and not listens,
         "objective.claiming_coeff": objective.claiming_coeff,
         "objective.unsaid_coeff": objective.unsaid_coeff,
+        "objective.information_gain": objective.information_gain and not listens,
         "imitation.listening_coeff": imitation.listening_coeff and not listens,
         "render: varied": render == "varied",
         "objective.trap_credit: trap": objective.trap_credit == "trap",

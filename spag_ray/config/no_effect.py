@@ -131,6 +131,12 @@ def _idle_keys(config: RunConfig) -> Iterator[tuple[str, str]]:
             "imitation",
             ("claiming_coeff",),
         ),
+        (
+            not objective.information_gain,
+            "objective.information_gain is 0",
+            "objective",
+            ("listener", "gain_clip", "gain_seats"),
+        ),
         (objective.role_weights == "none", "objective.role_weights is none", "objective", ("role_weight_cap",)),
         (self_play.sft_file is None, "there is no self_play.sft_file", "objective", ("sft_coeff",)),
         (self_play.sft_file is None, "there is no self_play.sft_file", "self_play", ("sft_rows_per_step",)),

@@ -135,6 +135,24 @@ class ObjectiveConfig(Part):
         description="weight of the term against words that must not be said: the target word in an attacker's turn, "
         "words said before in a defender's claim",
     )
+    information_gain: float = Field(
+        0.0,
+        ge=0,
+        description="weight of a reward for each turn: how much its hint raised the probability that a frozen listener "
+        "gives the word (docs/learning.md)",
+    )
+    listener: str | None = Field(
+        None,
+        min_length=1,
+        description="with information_gain, who listens: `imitated`, `base`, or a model folder (`imitated` if empty; "
+        "`base` where nothing is imitated)",
+    )
+    gain_clip: float = Field(0.5, gt=0, le=1, description="gains are clipped at -gain_clip and gain_clip")
+    gain_seats: Literal["attacker", "both"] = Field(
+        "both",
+        description="who is paid for a gain: the turn that gave the hint, or also the defender's turn before it, which "
+        "asked for it",
+    )
     role_weights: Literal["balanced", "none"] = Field(
         "balanced", description="`none`: every game has weight 1; for results with a baseline subtracted"
     )

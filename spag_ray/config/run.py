@@ -118,6 +118,7 @@ class RunConfig(Part):
         self._check_adapters()
         self._check_collapse()
         self._check_groups()
+        self._check_listener()
         if self.schedule == "stream" and self.placement == "colocated":
             raise ValueError(
                 "schedule: stream plays and trains at once, placement: colocated alternates the two; remove one of them"
@@ -341,6 +342,32 @@ class RunConfig(Part):
     def meets_others(self) -> bool:
         """Whether games that are trained on may be against another player than the learner itself."""
         return self.league.share > 0 or self.self_play.on_collapse == "mix"
+
+    @property
+    def listener(self) -> str:
+        """Who listens for objective.information_gain: `imitated`, `base`, or a model folder."""
+        return self.objective.listener or ("imitated" if self.imitation.enabled else "base")
+
+    @property
+    def own_listener(self) -> str | None:
+        """The listener, if it is a model that this run neither starts from nor makes; None without a listener."""
+        is_own = self.objective.information_gain > 0 and self.listener not in ("imitated", "base")
+        return self.listener if is_own else None
+
+    def _check_listener(self) -> None:
+        """Refuse a listener that does not exist, or for which there is no engine."""
+        if not self.objective.information_gain:
+            return
+        if self.listener == "imitated" and not self.imitation.enabled:
+            raise ValueError(
+                "objective.listener: imitated: nothing is imitated with imitation.enabled: false; use base"
+            )
+        if self.plays_in_turn:
+            raise ValueError(
+                "objective.information_gain: its listener has an engine of its own while games are played, but with "
+                f"evaluation.engines: {self.evaluation.engines} here the run's engines take turns; set "
+                "evaluation.engines: own, or information_gain: 0"
+            )
 
     @property
     def policy_names(self) -> tuple[str, ...]:

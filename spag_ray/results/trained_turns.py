@@ -11,6 +11,7 @@ from spag_ray.game.rules import Role
 from spag_ray.stages import Stage, StageKind
 from spag_ray.training_data.game_samples import advantages
 from spag_ray.training_data.imitation import imitated_turns
+from spag_ray.training_data.information_gain import clipped_gains
 
 NOTHING: Mapping[Role, float] = dict.fromkeys(Role, 0.0)
 
@@ -32,7 +33,10 @@ def trained_turns(
     payoffs = payoffs_in(stage, config)
     if config.objective.drop_agreeing or payoffs is None:
         return {}
-    found = advantages(episode, config.objective, payoffs, expected)
+    found = dict(advantages(episode, config.objective, payoffs, expected))
+    if coeff := config.objective.information_gain:
+        for index, gain in clipped_gains(episode, config.objective).items():
+            found[index] = found.get(index, 0.0) + coeff * gain
     return {index: value for index, value in found.items() if episode.turns[index].policy in config.policy_names}
 
 

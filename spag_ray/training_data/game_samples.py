@@ -21,6 +21,7 @@ from spag_ray.game.rules import Outcome, Role, Verdict
 from spag_ray.game.turn import Turn, num_forced
 from spag_ray.games.taboo.referee.judge import early_guesses
 from spag_ray.training_data.estimators import Trajectory, agreeing, applied, estimator_of
+from spag_ray.training_data.information_gain import gain_advantages
 from spag_ray.training_data.rewards import (
     MeanPayoffs,
     Results,
@@ -58,6 +59,9 @@ def game_samples(
     their seat is trained in this game. A game's weight is decided / (2 * games its winner's role won) over the episodes
     given, or over the last decided games in `window`; ties and breaches have weight 1.
 
+    With `objective.information_gain` turns are also trained by what their hints told a listener, whoever was paid
+    (information_gain.py).
+
     With an `objective.advantage` of another name every seat that was paid is trained, with the advantages of
     estimators.py.
 
@@ -74,6 +78,10 @@ def game_samples(
         learned = _estimated(episodes, objective, payoffs, baselines, learning, repeated)
     if objective.drop_agreeing:
         _drop_agreeing(learned, episodes, payoffs, learning)
+    if objective.information_gain:
+        for (_, own), added in zip(learned, gain_advantages(episodes, objective, learning), strict=True):
+            for index, value in added.items():
+                own[index] = own.get(index, 0.0) + value
     games = []
     for episode, (weight, own) in zip(episodes, learned, strict=True):
         outcome = episode.verdict.outcome

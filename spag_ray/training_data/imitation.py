@@ -35,7 +35,7 @@ def imitation_samples(
         usual |= {"trap_credit": "all", "guess_credit": "all"}
         if objective.advantage != "spag":  # estimators are of self-play, and so is their `role_weights: none`
             usual |= {"advantage": "spag", "role_weights": "balanced"}
-        plain = objective.model_copy(update={**usual, "drop_agreeing": False})
+        plain = objective.model_copy(update={**usual, "drop_agreeing": False, "information_gain": 0.0})
         games = game_samples(episodes, plain, sampled=False)
         return games if claims else [left for game in games if (left := _without_claim(game)) is not None]
     games = []

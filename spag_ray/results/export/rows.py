@@ -64,6 +64,7 @@ class TurnColumns:
     forced: tuple[int, ...] | None
     finish_reason: str
     word_logprob: float | None
+    listener_logprob: float | None
     reward: float | None
     trained: str | None
     advantage: float | None
@@ -167,6 +168,7 @@ def _turn_columns(
             forced=turn.forced,
             finish_reason=turn.finish_reason,
             word_logprob=turn.word_logprob,
+            listener_logprob=turn.listener_logprob,
             reward=payoffs[turn.role],
             trained=Stage.parse(stage).phase if is_trained else None,
             advantage=trained[index] if is_trained and expect is not None else None,
@@ -190,6 +192,8 @@ def _baselines(config: RunConfig, name: str, stage: str, path: Path) -> Expect |
         return None
     if objective.baseline == "none":
         return lambda _: NOTHING
+    if objective.information_gain:  # gains have a baseline of the batch, too
+        return None
     if objective.baseline == "moving" or Stage.parse(stage).kind is not StageKind.ROUND:
         return None
     means = MeanPayoffs(by_scenario=objective.baseline == "scenario")

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from cluster.cli import app
 from learners.deepspeed_config import deepspeed_config
+from spag_ray.config.files import named_paths
 from spag_ray.config.loading import check_name, load_config, parse_config, to_yaml
 from spag_ray.config.parts import LearnerConfig, Part
 from spag_ray.config.run import RunConfig
@@ -199,6 +200,45 @@ def test_frozen_opponents_play_as_many_games_as_a_stage_unless_told_otherwise() 
     assert parse_config({"evaluation": against | {"against_games": 4}}).evaluation.num_against_games == 4
     assert parse_config({}).evaluation.against == ()
     assert parse_config({}).self_play.on_collapse == "off"
+
+
+HEARD: dict[str, Any] = {"objective": {"information_gain": 0.5}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"imitation": {"enabled": False}, "objective": {"information_gain": 0.5, "listener": "imitated"}},
+            "objective.listener: imitated: nothing is imitated with imitation.enabled: false; use base",
+        ),
+        (HEARD | {"evaluation": {"engines": "in_turn"}}, "set evaluation.engines: own, or information_gain: 0"),
+        (
+            HEARD | {"placement": "colocated", "engine": {"num_gpus": 0.5}, "learner": {"num_gpus": 0.5}},
+            "with evaluation.engines: auto here the run's engines take turns",
+        ),
+        ({"objective": {"information_gain": -0.1}}, "objective.information_gain: should be"),
+        ({"objective": {"information_gain": 0.1, "gain_clip": 0}}, "objective.gain_clip: should be greater than 0"),
+        ({"objective": {"information_gain": 0.1, "listener": ""}}, "objective.listener: should have at least 1"),
+    ],
+)
+def test_a_listener_that_is_not_there_or_has_no_engine_is_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(settings)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_who_listens_is_the_imitated_model_unless_there_is_none_or_another_is_named() -> None:
+    assert (parse_config(HEARD).listener, parse_config(HEARD).own_listener) == ("imitated", None)
+    assert parse_config(HEARD | {"imitation": {"enabled": False}}).listener == "base"
+    folder = parse_config({"objective": {"information_gain": 0.5, "listener": "models/other"}})
+    assert (folder.listener, folder.own_listener) == ("models/other", "models/other")
+    assert named_paths(folder)["objective.listener"] == "models/other", "it is sent with a job"
+    assert "objective.listener" not in named_paths(parse_config(HEARD))
+    assert parse_config({"objective": {"listener": "models/other"}}).own_listener is None, "nobody asks it"
+    shared = {"placement": "colocated", "engine": {"num_gpus": 0.5}, "learner": {"num_gpus": 0.5}}
+    assert not parse_config(HEARD | shared | {"evaluation": {"engines": "own"}}).plays_in_turn
 
 
 def test_defaults_need_no_file() -> None:

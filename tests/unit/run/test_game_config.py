@@ -24,6 +24,7 @@ def kuhn(*overrides: str) -> RunConfig:
     [
         ("objective.listening_coeff=0.1", "objective.listening_coeff is for the game `taboo`; leave it out"),
         ("objective.unsaid_coeff=0.1", "objective.unsaid_coeff is for the game `taboo`; leave it out"),
+        ("objective.information_gain=0.1", "objective.information_gain is for the game `taboo`; leave it out"),
         ("imitation.listening_coeff=0.1", "imitation.listening_coeff is for the game `taboo`; leave it out"),
         ("objective.trap_credit=trap", "objective.trap_credit: trap is for the game `taboo`; leave it out"),
         ("objective.guess_credit=guess", "objective.guess_credit: guess is for the game `taboo`; leave it out"),

@@ -108,6 +108,12 @@ def test_the_defaults_have_an_effect_or_are_not_mentioned() -> None:
             {"objective": {"claiming_words": 0.5, "claiming_coeff": 0.1, "listening_coeff": 1}},
         ),
         (
+            {"objective": {"gain_clip": 0.25}},
+            "objective.gain_clip: 0.25",
+            "objective.information_gain is 0",
+            {"objective": {"gain_clip": 0.25, "information_gain": 0.5}},
+        ),
+        (
             {"self_play": {"mix_share": 0.5, "on_collapse": "warn"}},
             "self_play.mix_share: 0.5",
             "self_play.on_collapse is warn",

@@ -167,6 +167,14 @@ def test_every_game_has_its_own_words_and_rules(tmp_path: Path) -> None:
         words_of_file(two(), tmp_path / "words.txt")
 
 
+def test_only_taboo_of_several_games_is_listened_to() -> None:
+    config = two(objective={"learn_from": "both", "information_gain": 0.5})
+    assert [each.objective.information_gain for each in config.each_game] == [0.5, 0.0]
+    own = parse_config({"game": {"name": "mine.py:Mine"}, "imitation": {"enabled": False}, "prompts": "chat",
+                        "objective": {"information_gain": 0.5}})  # fmt: skip
+    assert own.each_game[0].objective.information_gain == 0.5, "whether it hides a fact is found before the run"
+
+
 def test_files_of_own_games_are_among_those_that_a_run_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text("class Mine: ...\n")

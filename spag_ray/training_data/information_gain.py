@@ -1,0 +1,97 @@
+"""A reward for every turn: how much a hint told a frozen listener (docs/learning.md, "Information gain").
+
+    p(0) = what the listener gives the fact after the rules alone, p(t) = after hint t     (Turn.listener_logprob)
+    hint t, and the turn of the seat that guesses before it:  information_gain * clip(p(t) - p(t - 1))
+
+A turn after which no hint was heard, such as a claim, has no gain; nor has any turn of a game that was not scored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Container, Sequence
+from itertools import pairwise
+from statistics import fmean
+from typing import NamedTuple
+
+from spag_ray.config.objective import ObjectiveConfig
+from spag_ray.episodes.episode import Episode
+from spag_ray.game.end_reason import EndReason
+from spag_ray.game.rules import Role
+
+
+class Gain(NamedTuple):
+    """Of the turns [start, end): what they gave or asked for. `value`: from -1 to 1; `guesser`: the seat that heard it.
+    `known`: the listener's probability of the fact after it."""
+
+    start: int
+    end: int
+    value: float
+    guesser: Role
+    known: float
+
+
+def gains(episode: Episode) -> list[Gain]:
+    """The gain of each hint that was heard, in order, of the turns that the verdict is about.
+
+    >>> from spag_ray.game.rules import Verdict, Outcome, next_role
+    >>> from spag_ray.game.turn import Turn
+    >>> known = [0.1, 0.3, None, 0.25]        # before the attacker's hint, the defender's reply, ...
+    >>> turns = tuple(
+    ...     Turn(next_role(n), "", (), (), (), "p", listener_logprob=None if p is None else math.log(p))
+    ...     for n, p in enumerate(known)
+    ... )
+    >>> verdict = Verdict(Outcome.TIED, EndReason.UNDECIDED, 4, "", None, None)
+    >>> [round(each.value, 2) for each in gains(Episode("s/0", 0, "s", "cat", 5, "strict", 1.0, turns, verdict))]
+    [0.2, -0.05]
+    """
+    if not is_scored(episode):
+        return []
+    turns = episode.turns[: episode.verdict.length]
+    known = {place: math.exp(found) for place, turn in enumerate(turns) if (found := turn.listener_logprob) is not None}
+    return [Gain(start, end, known[end] - known[start], turns[end].role, known[end]) for start, end in pairwise(known)]
+
+
+def is_scored(episode: Episode) -> bool:
+    """Whether the listener has scored the game: it scores all of a game, the first turn included, or nothing."""
+    return bool(episode.turns) and episode.turns[0].listener_logprob is not None
+
+
+def clipped_gains(
+    episode: Episode, objective: ObjectiveConfig, learning: Container[str] | None = None
+) -> dict[int, float]:
+    """{index of a trained turn: its clipped gain}. Empty for a game that a full context ended. `learning`: the policies
+    that are trained (all, if None)."""
+    if episode.verdict.end_reason is EndReason.CONTEXT_FULL:
+        return {}
+    clip, found = objective.gain_clip, {}
+    for gain in gains(episode):
+        for index in range(gain.start, gain.end):
+            turn = episode.turns[index]
+            is_paid = objective.gain_seats == "both" or turn.role is not gain.guesser
+            if is_paid and turn.token_ids and (learning is None or turn.policy in learning):
+                found[index] = max(-clip, min(gain.value, clip))
+    return found
+
+
+def gain_advantages(
+    episodes: Sequence[Episode], objective: ObjectiveConfig, learning: Container[str] | None = None
+) -> list[dict[int, float]]:
+    """For each game {index of a trained turn: what its gain adds to its advantage}. Where results have a baseline, so
+    have gains: their mean over the turns of this index and seat in these games, so that no place in a game is favoured
+    (an estimator by name has its own for results)."""
+    found = [clipped_gains(episode, objective, learning) for episode in episodes]
+    by_place: dict[tuple[int, Role], list[float]] = defaultdict(list)
+    for episode, own in zip(episodes, found, strict=True):
+        for index, value in own.items():
+            by_place[index, episode.turns[index].role].append(value)
+    has_baseline = objective.baseline != "none" or objective.advantage != "spag"
+    means = {place: fmean(values) if has_baseline else 0.0 for place, values in by_place.items()}
+    return [
+        {
+            index: objective.information_gain * (value - means[index, episode.turns[index].role])
+            for index, value in own.items()
+        }
+        for episode, own in zip(episodes, found, strict=True)
+    ]
