@@ -19,10 +19,16 @@ _TASKS = ("spag_reasoning",)  # generated from files of this program; others rea
 def mark_of(config: RunConfig, model: str, *others: Any) -> str | None:
     """Of everything that the checks read besides packages and this program, which known_imports.py heeds: the whole
     configuration, `others` (JSON), the files of prompts, the names, sizes and times of change of the model's files and
-    of the games to imitate. None if they read more than that: a game of the user's, tasks whose data is elsewhere."""
+    of the games to imitate. None if they read more than that: a game of the user's, another model, tasks whose data is
+    elsewhere."""
     evaluation = config.evaluation
     ours = all(each.game.name in _GAMES for each in config.each_game)
-    if not ours or not set(evaluation.tasks) <= set(_TASKS) or evaluation.include_path is not None:
+    if (
+        config.own_listener is not None
+        or not ours
+        or not set(evaluation.tasks) <= set(_TASKS)
+        or evaluation.include_path is not None
+    ):
         return None
     files = [find_config(each.prompts, "prompts") for each in config.each_game]
     if config.render == "varied":

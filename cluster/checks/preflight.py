@@ -31,7 +31,7 @@ from spag_ray.config.run import RunConfig
 from spag_ray.episodes.formats import holds_games, read_games, read_samples, read_sft
 from spag_ray.errors import ConfigError, ModelError, SpagError, reason_of
 from spag_ray.game.game_form import has_turns_left
-from spag_ray.game.protocol import SEATS, Message, Scripted, seat_to_move
+from spag_ray.game.protocol import SEATS, Message, Scripted, guesser_of, seat_of, seat_to_move
 from spag_ray.game.renderer import Renderer
 from spag_ray.game.token_frames import first_difference
 from spag_ray.game.turn import Turn, one_line
@@ -69,6 +69,8 @@ def check_files(config: RunConfig) -> None:
             check_endpoint(Endpoint.parse(opponent.model))
         elif opponent.has_engine:
             resolve_model(opponent.model, others=[SCRIPTED])
+    if config.own_listener is not None:
+        resolve_model(config.own_listener)
     _check_build(config)
     check_engine(config)
     if config.self_play.sft_file:
@@ -164,6 +166,29 @@ def check_claims(config: RunConfig, model: str, words: Sequence[str]) -> None:
         renderer.claim_of(word)
 
 
+def check_listener(config: RunConfig, model: str, words: Sequence[str]) -> None:
+    """Refuses a game that hides nothing from a listener (objective.information_gain), or has nothing for it to read
+    before the first hint; and a tokenizer of the listener that joins one of these words to its claim."""
+    game, name = game_of(config), config.game.full_name
+    if (guesser := guesser_of(game)) is None:
+        raise ConfigError(
+            f"objective.information_gain: {name} hides no fact that a seat may claim (`Guessing` in docs/games.md); "
+            "set it to 0"
+        )
+    listener = model if config.own_listener is None else resolve_model(config.own_listener)
+    renderer = renderer_of(config, load_tokenizer(listener, config.chat_template_kwargs), game)
+    try:
+        renderer.opening(guesser, words[0])
+    except Exception as error:  # of the user's game
+        raise ConfigError(
+            "objective.information_gain: before the first hint the listener reads what the rules tell seat "
+            f"{seat_of(guesser)}, but messages({seat_of(guesser)}, [], {words[0]!r}) of {name} fails: "
+            f"{reason_of(error)}; return the rules there, or set information_gain: 0"
+        ) from error
+    for word in dict.fromkeys(words):
+        renderer.claim_of(word)
+
+
 def check_words(config: RunConfig, *scenarios: Scenarios) -> None:
     """Refuses a prompt file of Taboo whose claim the referee does not accept, and words that cannot be guessed."""
     for game in config.games:
@@ -208,6 +233,8 @@ def check_run(config: RunConfig, model: str, words: Scenarios, held_out: Scenari
         check_model(each, model, [*own, *out])
         if each.listens:
             check_claims(each, model, [*own, *cards])
+        if each.objective.information_gain:
+            check_listener(each, model, own)
     if config.evaluation.tasks:
         check_tasks(config, model)
 

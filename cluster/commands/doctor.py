@@ -21,6 +21,7 @@ from cluster.checks.node_report import memory_bytes
 from cluster.checks.preflight import (
     check_claims,
     check_files,
+    check_listener,
     check_loading,
     check_model,
     check_saving,
@@ -97,6 +98,8 @@ def _model_results(
             in_a_process(check_model, each, model, [*own, *out])
             if each.listens:
                 in_a_process(check_claims, each, model, [*own, *cards])
+            if each.objective.information_gain:
+                in_a_process(check_listener, each, model, own)
 
     checks: dict[str, tuple[str, Callable[[], None]]] = {
         "model": (f"{model}: complete, and the learner can load it", lambda: in_a_process(check_loading, model)),

@@ -136,6 +136,8 @@ def actors_of(config: RunConfig) -> list[ActorSpec]:
     frozen = () if config.plays_in_turn else config.evaluation.against
     for opponent in filter(functools.partial(num_later_stages, config), frozen):
         actors += [engines(f"engine-{opponent}-{name}", 1) for name in policies]
+    if config.objective.information_gain and config.self_play.rounds and config.listener not in frozen:
+        actors.append(engines("engine-listener", 1))
     return actors
 
 

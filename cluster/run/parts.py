@@ -39,7 +39,7 @@ from cluster.tracking.callbacks import Callbacks
 from cluster.tracking.recorder import Recorder
 from cluster.tracking.time_split import TimeSplit
 from spag_ray.config.run import RunConfig
-from spag_ray.game.protocol import SEATS, Solved, seat_to_move
+from spag_ray.game.protocol import SEATS, Solved, guesser_of, seat_to_move
 from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Role
 from spag_ray.game.words import WordsOfGame, WordStream
@@ -191,7 +191,9 @@ def build_parts(
         samples=StageSamples(config, tokenizer, renderers[guessing], learning, recorder),
         league=league,
         matches=matches,
-        frozen=FrozenOpponents(config, publisher, seating, matches, status),
+        frozen=FrozenOpponents(
+            config, publisher, seating, matches, status, guesser=guesser_of(games[guessing]) or Role.DEFENDER
+        ),
         collapse=CollapseWatch(config, folder, matches, recorder, status, by_name),
         exploitability=[
             Exploitability(ground, name, game, renderers[name], policies)

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from actors.arena import LISTENER
 from actors.league import Opponents
 from actors.models import BUILT_IN
 from cluster.learning.training_stage import TrainingStage
@@ -19,6 +20,7 @@ from cluster.run.recovery import Recovery
 from cluster.schedules.rounds import play_round
 from cluster.schedules.stream import Stream, streaming
 from cluster.tracking.time_split import OF_LEARNER
+from cluster.types import Seat
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.rules import Role
@@ -107,7 +109,7 @@ class Trainer:
         if share := self._parts.collapse.mix_share:
             opponents = opponents.mixed_with(self._parts.frozen.names, share)
             others |= self._parts.frozen.seats(self.config.sampling.temperature)
-        seats = self._parts.seating.self_play(others)
+        seats = self._parts.seating.self_play(others) | self._listener()
         scenarios = [lease.scenario for lease in leases]
 
         def more(episodes: Sequence[Episode]) -> list[Scenario]:
@@ -141,8 +143,13 @@ class Trainer:
         return (len(episodes) - self.config.self_play.games_per_round) // self.config.words.games_per_word
 
     def streaming(self, state: RunState) -> AbstractContextManager[Stream]:
-        seats, opponents = self._parts.seating.self_play(self._parts.league.seats), self._parts.league.opponents()
+        seats = self._parts.seating.self_play(self._parts.league.seats) | self._listener()
+        opponents = self._parts.league.opponents()
         return streaming(self._parts.ground, self._parts.words, seats, opponents, state.stream)
+
+    def _listener(self) -> dict[str, Seat]:
+        """Who listens to games that are trained on, as an arena's player of no seat."""
+        return {LISTENER: self._parts.frozen.listener()} if self.config.objective.information_gain else {}
 
     def learn(self, stage: TrainingStage) -> None:
         """Train every policy on its part."""

@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 from actors.league import seat_of
+from actors.models import resolve_model
 from cluster.fleet.publisher import Publisher
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.monitor.status_board import StatusBoard
@@ -20,12 +21,12 @@ from cluster.schedules.seating import Seating
 from cluster.types import Seat
 from spag_ray.config.run import RunConfig
 from spag_ray.game.rules import Role
-from spag_ray.stages import BASE, Stage
+from spag_ray.stages import BASE, IMITATED, Stage
 
 
 class FrozenOpponents:
-    """The frozen opponents of one run. One that has engines of its own has one per policy, started when it first plays
-    and then kept."""
+    """The frozen opponents of one run, and its listener, which has no seat; `guesser`: the seat that guesses. One that
+    has engines of its own has one per policy, started when it first plays and then kept."""
 
     def __init__(
         self,
@@ -34,8 +35,10 @@ class FrozenOpponents:
         seating: Seating,
         matches: HeldOutMatches,
         status: StatusBoard,
+        guesser: Role = Role.DEFENDER,
     ) -> None:
         self._config = config.evaluation
+        self._listener, self._guesser = config.listener, guesser
         self._plays_in_turn = config.plays_in_turn
         self._publisher = publisher
         self._seating = seating
@@ -95,6 +98,12 @@ class FrozenOpponents:
             for role in Role
         }
 
+    def listener(self) -> Seat:
+        """Who scores the fact after each hint (objective.information_gain). It is never sampled from."""
+        if self._listener in map(str, (BASE, IMITATED)):
+            return self._frozen(self._guesser, Stage.parse(self._listener), 1.0)
+        return self._of_own("the listener", "listener", resolve_model(self._listener), 1.0)
+
     def _seat(self, role: Role, player: Stage, newest: Stage) -> Seat:
         if player == newest:
             return self._seating.newest(role, self._config.temperature)
@@ -106,8 +115,12 @@ class FrozenOpponents:
         name, model = f"{stage}-{policy.name}", _model_of(policy, stage)
         if self._plays_in_turn:
             return self._seating.engines_of(policy.name, name, model, temperature, str(stage))
+        return self._of_own(str(stage), name, model, temperature)
+
+    def _of_own(self, what: str, name: str, model: str, temperature: float) -> Seat:
+        """A player with an engine of its own, which is started once."""
         if name not in self._pools:
-            self._status.set_status(f"starting an engine for {stage}")
+            self._status.set_status(f"starting an engine for {what}")
             self._publisher.fleet.start(model, name, name, 1)
             self._pools.add(name)
         return self._seating.engines_of(name, name, model, temperature)

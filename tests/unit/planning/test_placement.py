@@ -207,6 +207,21 @@ def test_frozen_opponents_have_an_engine_for_each_policy_and_play_the_last_match
     assert not any("base" in spec.name for spec in actors_of(none_later)), "nobody comes to play it"
 
 
+def test_a_listener_has_one_engine_unless_a_frozen_opponent_has_it_already() -> None:
+    def engines(**changes: Any) -> list[str]:
+        return [spec.name for spec in actors_of(config_of(**changes)) if spec.kind == "engine"]
+
+    heard = {"objective": {"information_gain": 0.5}}
+    assert engines(**heard) == ["engine-policy", "engine-listener"]
+    assert engines(**heard, policies="separate")[-1] == "engine-listener", "that of the seat that guesses alone"
+    assert engines(**heard, evaluation={"against": ["imitated"]}) == ["engine-policy", "engine-imitated-policy"]
+    assert engines(**heard, evaluation={"against": ["base"]})[-2:] == ["engine-base-policy", "engine-listener"]
+    assert engines(**heard, self_play={"rounds": 0}) == ["engine-policy"], "no game is trained on"
+    assert totals(actors_of(config_of(**heard)))[1] == totals(actors_of(config_of()))[1] + 1
+    assert placement_fault(config_of(), nodes_of(8)) is None
+    assert "9 GPUs are needed" in str(placement_fault(config_of(**heard), nodes_of(8)))
+
+
 def test_a_placement_that_hangs_on_how_ray_fills_nodes_is_doubted() -> None:
     config = config_of(
         engine={"num_engines": 1, "num_gpus": 4, "tensor_parallel_size": 4},

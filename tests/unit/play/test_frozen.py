@@ -53,8 +53,11 @@ class Told:
         pass
 
 
-def frozen(told: Any, names: tuple[str, ...] = ("policy",), **evaluation: Any) -> FrozenOpponents:
-    config = parse_config({"evaluation": {"games": 8, "engines": "in_turn", **evaluation}})
+def frozen(
+    told: Any, names: tuple[str, ...] = ("policy",), objective: dict[str, Any] | None = None, **evaluation: Any
+) -> FrozenOpponents:
+    settings = {"evaluation": {"games": 8, "engines": "in_turn", **evaluation}, "objective": objective or {}}
+    config = parse_config(settings)
     roles = {"policy": tuple(Role), "attacker": (Role.ATTACKER,), "defender": (Role.DEFENDER,)}
     policies: list[Any] = [
         SimpleNamespace(
@@ -111,6 +114,35 @@ def test_after_an_error_replaced_engines_are_not_given_the_players_of_the_match(
     with pytest.raises(RuntimeError):
         frozen(told, against=("base",)).evaluate(Stage.of_round(1))
     assert [event[0] for event in told.events] == ["give", "play", "forget"]
+
+
+@pytest.mark.parametrize(
+    ("listener", "model", "pool"),
+    [
+        (None, str(RUN / "imitated-defender"), "imitated-defender"),
+        ("base", "/base", "base-defender"),
+        ("FOLDER", "FOLDER", "listener"),
+    ],
+)
+def test_a_listener_is_the_frozen_model_of_the_seat_that_guesses_or_one_of_a_folder(
+    listener: str | None, model: str, pool: str, tiny_model: Path
+) -> None:
+    told = Told()
+    given = {"information_gain": 0.1, "listener": str(tiny_model) if listener == "FOLDER" else listener}
+    opponents = frozen(told, ("attacker", "defender"), objective=given, engines="own")
+    seats = [opponents.listener() for _ in range(2)]
+    expected = str(tiny_model.resolve()) if model == "FOLDER" else model
+    assert told.events == [("start", expected, pool)], "once"
+    assert [(seat.pool, seat.adapter) for seat in seats] == [(pool, None)] * 2
+    assert seats[0].model == (expected if listener == "FOLDER" else "/base" if listener else model), "its tokenizer"
+
+
+def test_a_listener_shares_the_engine_of_a_frozen_opponent_of_its_stage() -> None:
+    told = Told()
+    opponents = frozen(told, against=("base", "imitated"), objective={"information_gain": 0.1}, engines="own")
+    opponents.evaluate(Stage.of_round(1))
+    assert opponents.listener().pool == "imitated-policy"
+    assert [event[2] for event in told.events if event[0] == "start"] == ["base-policy", "imitated-policy"]
 
 
 def test_opponents_with_engines_of_their_own_keep_them() -> None:

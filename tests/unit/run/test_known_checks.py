@@ -60,6 +60,7 @@ def test_whatever_the_checks_read_is_in_the_mark(model: Path, tmp_path: Path) ->
         {"game": {"name": "own.py:Mine"}},
         {"game": {"name": "textarena", "env": "TicTacToe-v0"}, "imitation": {"enabled": False}},
         {"evaluation": {"tasks": ["piqa"]}},
+        {"objective": {"information_gain": 0.5, "listener": "models/other"}},
         {"evaluation": {"tasks": ["spag_reasoning"], "include_path": "."}},
     ],
 )

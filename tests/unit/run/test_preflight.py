@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from cluster.checks import preflight, vllm_build
-from cluster.checks.preflight import check_claims, check_files, check_model, check_run, check_words
+from cluster.checks.preflight import check_claims, check_files, check_listener, check_model, check_run, check_words
 from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, ModelError
@@ -59,6 +59,61 @@ def test_a_word_that_the_tokenizer_joins_to_its_claim_is_named_in_one_line(tiny_
     from_file = config.model_copy(update={"imitation": config.imitation.model_copy(update={"source": str(file)})})
     with pytest.raises(ModelError, match="joins 'river'"):
         check_claims(from_file, model, ["tiger"])
+
+
+OWN = """
+class Asks:
+    seats = ("host", "guest")
+    max_turns = 2
+    is_exhaustive = True
+    {guesser}
+    claim, claims_from = "I bet on {{word}}.", "I bet"
+    def fact(self, scenario): return scenario
+    def scenarios(self): return ["river", "tiger"]
+    def messages(self, seat, history, scenario):
+        return [{{"role": "user", "content": "Hints: " + {heard}}}]
+    def rule(self, history, scenario): return None
+"""
+
+
+def own_game(folder: Path, heard: str = "' '.join(history)", guesser: str = "guesser = 1") -> RunConfig:
+    (folder / "mine.py").write_text(OWN.format(heard=heard, guesser=guesser))
+    game = {"name": f"{folder}/mine.py:Asks"}
+    settings = {"game": game, "imitation": {"enabled": False}, "objective": {"information_gain": 0.5}}
+    return parse_config(settings).each_game[0]
+
+
+@pytest.mark.parametrize("style", ["chat", "flat", "lines"])
+def test_a_listener_has_something_to_read_before_the_first_hint_in_every_style(style: str, tiny_model: Path) -> None:
+    config = parse_config({"prompts": style, "objective": {"information_gain": 0.5}})
+    check_listener(config, str(tiny_model), ["tiger", "river"])
+
+
+def test_a_game_that_tells_a_listener_nothing_is_refused(tiny_model: Path, tmp_path: Path) -> None:
+    check_listener(own_game(tmp_path), str(tiny_model), ["tiger"])
+    for folder, changes, said in (
+        ("a", {"guesser": ""}, "hides no fact that a seat may claim (`Guessing` in docs/games"),
+        ("b", {"heard": "history[-1]"}, "messages(1, [], 'tiger') of "),
+    ):
+        (tmp_path / folder).mkdir()
+        with pytest.raises(ConfigError) as caught:
+            check_listener(own_game(tmp_path / folder, **changes), str(tiny_model), ["tiger"])
+        assert said in str(caught.value)
+        assert "information_gain: 0" in str(caught.value) or "set it to 0" in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_the_listeners_own_folder_and_tokenizer_are_checked(tiny_model: Path, tmp_path: Path) -> None:
+    given = {"information_gain": 0.5, "listener": joining_model(tiny_model, tmp_path)}
+    shutil.copy(tiny_model / "config.json", tmp_path / "model")
+    shutil.copy(tiny_model / "model.safetensors", tmp_path / "model")
+    config = parse_config({"prompts": prompts(tmp_path), "objective": given})
+    check_listener(config, str(tiny_model), ["tiger"])
+    with pytest.raises(ModelError, match="joins 'river'"):
+        check_listener(config, str(tiny_model), ["tiger", "river"])
+    lost = parse_config({"objective": {"information_gain": 0.5, "listener": str(tmp_path / "lost")}})
+    with pytest.raises(ModelError, match="no such model folder"):
+        check_files(lost)
 
 
 def test_rows_of_training_data_cannot_be_listened_to(tmp_path: Path) -> None:
