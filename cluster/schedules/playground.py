@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from actors.arena import LISTENER
 from cluster.buffer.buffer_client import Buffer
 from cluster.buffer.buffer_metrics import BufferMetrics
 from cluster.fleet.elastic_engines import ElasticEngines
@@ -54,6 +55,12 @@ class Playground:
     def several_guesses(self) -> set[str]:
         """Games whose defender may guess more than once, by their full names."""
         return {each.full_name for each in self.config.games if each.max_guesses > 1}
+
+    def heard(self, players: Container[str]) -> frozenset[str]:
+        """The games, by their full names, that a listener among these players of an arena scores."""
+        if LISTENER not in players:
+            return frozenset()
+        return frozenset(each.game.full_name for each in self.config.each_game if each.objective.information_gain)
 
     @property
     def num_engine_gpus(self) -> float:

@@ -68,7 +68,8 @@ def play_round(
     ground.buffer_metrics.sample(now=True)
     for name in dict.fromkeys(episode.game for episode in episodes):
         own = [episode for episode in episodes if episode.game == name]
-        ground.recorder.record(_play_line(ground, stage, seconds, own, there, players=players))
+        line = _play_line(ground, stage, seconds, own, there, players=players, heard=ground.heard(seats))
+        ground.recorder.record(line)
     return episodes
 
 
@@ -98,9 +99,10 @@ def _play_line(
     there: Container[int],
     *,
     players: Container[str],
+    heard: Container[str],
 ) -> PlayLine:
     """Of a game's `episodes`: this attempt played those that are not `there`, in these seconds. `players`: those that
-    engines play."""
+    engines play. `heard`: the games that a listener scores."""
     game = episodes[0].game
     (count,) = count_by_game(episodes).values()
     now = count_by_game(episode for episode in episodes if episode.number not in there).get(game, GameCount())
@@ -118,7 +120,9 @@ def _play_line(
         tokens_per_s_per_gpu=(
             ground.tokens_per_s_per_gpu(now.num_tokens, seconds) if players and now.num_games else None
         ),
-        figures=game_figures(episodes, ground.payoffs_of(Stage.parse(stage)), players, ground.several_guesses),
+        figures=game_figures(
+            episodes, ground.payoffs_of(Stage.parse(stage)), players, ground.several_guesses, heard
+        ),
     )
 
 

@@ -98,7 +98,11 @@ class Stream:
                 staleness_mean=round(sum(lag * n for lag, n in new.items()) / new.total(), 3) if new else None,
                 staleness_max=max(new, default=None),
                 figures=game_figures(
-                    episodes, payoffs, engine_players(self._seats.values()), self._ground.several_guesses
+                    episodes,
+                    payoffs,
+                    engine_players(self._seats.values()),
+                    self._ground.several_guesses,
+                    self._ground.heard(self._seats),
                 ),
             )
         )

@@ -58,6 +58,11 @@ PANELS: dict[str, tuple[Panel, ...]] = {
         Panel("Turns cut off", ("play_truncated_ratio", "stream_truncated_ratio")),
         Panel("Groups that agree, and those played instead", ("groups_dropped", "groups_refilled")),
         Panel("Wrong guesses that ended nothing", ("play_early_guesses", "stream_early_guesses")),
+        Panel(
+            "What the listener knows",
+            tuple(f"{of}_{n}_ratio" for of in ("play", "stream") for n in ("listener", "gain")),
+        ),
+        Panel("Games that it did not score", ("play_unscored_games", "stream_unscored_games")),
     ),
     "Iterations": (
         Panel("Where an iteration's time goes", ("iteration_activity_seconds",)),

@@ -172,6 +172,9 @@ METRICS: tuple[Metric, ...] = (
     _gauge("spag_ray_groups_dropped", "groups", "groups of the newest round that all agree", "groups", "dropped"),
     _gauge("spag_ray_groups_refilled", "groups", "groups played to replace them", "groups", "refilled"),
     *_of_games("early_guesses", "guesses", "wrong guesses of a game that did not end it, mean", "early_guesses_mean"),
+    *_of_games("listener_ratio", "ratio", "the fact's probability to the listener after the last hint", "listener_p"),
+    *_of_games("gain_ratio", "ratio", "what a hint added to that probability, mean", "gain_mean"),
+    *_of_games("unscored_games", "games", "games that the listener did not score", "num_unscored"),
     # the buffer
     _gauge("spag_ray_buffer_episodes", "episodes", "episodes that wait for the learner", "buffer", "waiting"),
     _gauge("spag_ray_buffer_age_seconds", "seconds", "age of the oldest waiting episode", "buffer", "oldest_s"),

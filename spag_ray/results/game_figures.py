@@ -10,6 +10,7 @@ from spag_ray.episodes.episode import Episode
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.lines import GameFigures
 from spag_ray.training_data.game_samples import early_guesses_of
+from spag_ray.training_data.information_gain import gains, is_scored
 from spag_ray.training_data.rewards import paid
 
 
@@ -18,9 +19,11 @@ def game_figures(
     payoffs: Mapping[str, Payoffs],
     players: Container[str],
     several_guesses: Container[str] = (),
+    heard: Container[str] = (),
 ) -> GameFigures:
     """`payoffs`: of each game, by its full name. `players`: those that engines play; replies of others have no lengths.
-    `several_guesses`: names of games with game.max_guesses above 1. Nothing is known of no games."""
+    `several_guesses`: names of games with game.max_guesses above 1; `heard`: of those whose fact a listener scores.
+    Nothing is known of no games."""
     if not episodes:
         return GameFigures()
     outcomes = [episode.verdict.outcome for episode in episodes]
@@ -29,6 +32,8 @@ def game_figures(
     turns = [turn for episode in episodes for turn in episode.turns if turn.policy in players]
     early = [len(early_guesses_of(episode)) for episode in episodes if episode.game in several_guesses]
     lengths = [turn.num_sampled for turn in turns]
+    asked = [episode for episode in episodes if episode.game in heard and episode.turns]
+    told = [found for episode in asked if (found := gains(episode))]
     return GameFigures(
         reward_mean={str(role): round(fmean(values), 4) for role, values in by_seat.items() if values},
         reward_std={str(role): round(pstdev(values), 4) for role, values in by_seat.items() if values},
@@ -39,6 +44,9 @@ def game_figures(
         reply_tokens_max=max(lengths, default=None),
         truncated_share=_share(turn.finish_reason == "length" for turn in turns) if turns else None,
         early_guesses_mean=round(fmean(early), 4) if early else None,
+        listener_p=round(fmean(own[-1].known for own in told), 4) if told else None,
+        gain_mean=round(fmean(gain.value for own in told for gain in own), 4) if told else None,
+        num_unscored=sum(not is_scored(episode) for episode in asked) if asked else None,
     )
 
 

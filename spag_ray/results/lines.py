@@ -141,7 +141,9 @@ class GameFigures:
     `win_share`: {role: share of games that it won}. `breach_share`: of games that a broken rule ended.
     `reply_tokens_mean`, `_max`: sampled tokens of a turn. `truncated_share`: of turns that sampling.max_new_tokens cut
     off; both None for games that no engine played. `early_guesses_mean`: wrong guesses of a game that did not end it;
-    None unless game.max_guesses allows them. All are missing in files of version 0.1 and early 0.2."""
+    None unless game.max_guesses allows them. `listener_p`: what the listener of objective.information_gain gave the
+    fact after a game's last hint, mean; `gain_mean`: what a hint added to it; `num_unscored`: games that it did not
+    score; None without a listener. All are missing in files of version 0.1 and early 0.2."""
 
     reward_mean: Mapping[str, float] = spread("reward_mean/{}", Role)
     reward_std: Mapping[str, float] = spread("reward_std/{}", Role)
@@ -152,6 +154,9 @@ class GameFigures:
     reply_tokens_max: int | None = None
     truncated_share: float | None = None
     early_guesses_mean: float | None = None
+    listener_p: float | None = None
+    gain_mean: float | None = None
+    num_unscored: int | None = None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from actors.arena import GameTask
+from actors.arena import LISTENER, GameTask
 from actors.league import Opponents
 from actors.policy import Sampling
 from cluster.buffer.stream import StreamCounts
@@ -63,7 +63,12 @@ EXPERT = Seat("expert", "scripted", Sampling(), "model", cards={})
 
 
 def lines_of(
-    seat: Seat, num_there: int, monkeypatch: pytest.MonkeyPatch, stage: str = "s", **config: Any
+    seat: Seat,
+    num_there: int,
+    monkeypatch: pytest.MonkeyPatch,
+    stage: str = "s",
+    others: tuple[str, ...] = (),
+    **config: Any,
 ) -> list[PlayLine]:
     """Of a round of four games on a GPU, some of which a previous attempt has played. This one took 2 s."""
     episodes = [game(number, Outcome.TIED) for number in range(4)]
@@ -91,7 +96,7 @@ def lines_of(
     clock = iter((10.0, 12.0))
     monkeypatch.setattr(rounds, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     monkeypatch.setattr(rounds, "_play_all", lambda *_: None)
-    seats = dict.fromkeys(("attacker", "defender"), seat)
+    seats = dict.fromkeys(("attacker", "defender", *others), seat)
     scenarios = [Scenario("cat", "taboo")] * 4
     assert rounds.play_round(Playground(**parts), stage, scenarios, seats, Opponents(1)) == episodes
     if seat is EXPERT or config.get("schedule") == "stream":
@@ -154,6 +159,22 @@ def test_the_rates_of_a_round_are_of_the_games_that_engines_played_in_this_attem
     assert (line.games_per_s, line.tokens_per_s, line.tokens_per_s_per_gpu) == rates
     assert (line.games, line.tokens, line.outcomes) == (4, 32, {"tied game": 4}), "of the whole stage"
     assert (line.figures.tie_share, line.figures.reply_tokens_max) == (1.0, 2 if seat is ENGINES else None)
+
+
+def test_the_games_that_a_listener_hears_are_those_whose_gains_are_paid() -> None:
+    parts: Any = dict.fromkeys(Playground.__dataclass_fields__)
+    games = [{"name": "taboo", "share": 0.5}, {"name": "kuhn", "share": 0.5}]
+    heard = parse_config({"games": games, "objective": {"information_gain": 0.5}})
+    ground = Playground(**parts | {"config": heard})
+    assert ground.heard({"attacker", "defender", LISTENER}) == {"taboo"}
+    assert ground.heard({"attacker", "defender"}) == set(), "such as imitation's"
+
+
+def test_a_round_with_a_listener_says_how_many_games_it_did_not_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    (line,) = lines_of(ENGINES, 0, monkeypatch, objective={"information_gain": 0.5})
+    assert line.figures.num_unscored is None, "nobody listened"
+    (line,) = lines_of(ENGINES, 0, monkeypatch, (LISTENER,), objective={"information_gain": 0.5})
+    assert (line.figures.num_unscored, line.figures.gain_mean) == (4, None)
 
 
 def test_engines_of_a_stream_are_not_measured_by_stage(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from spag_ray.config.parts import Payoffs
@@ -71,6 +72,30 @@ def test_replies_of_outside_players_have_no_lengths() -> None:
     turns[1] = replace(turns[1], policy="served", token_ids=(3,) * 50, logprobs=(0.0,) * 50, finish_reason="length")
     found = game_figures([replace(GAMES[0], turns=tuple(turns))], PAYOFFS, PLAYERS)
     assert (found.reply_tokens_max, found.truncated_share) == (2, 0.0)
+
+
+def heard(episode: Episode, *known: float) -> Episode:
+    """After the rules, and after each hint."""
+    places = [0, *range(1, episode.num_turns, 2)]
+    at = dict(zip(places, known, strict=True))
+    turns = [
+        replace(turn, listener_logprob=math.log(at[place])) if place in at else turn
+        for place, turn in enumerate(episode.turns)
+    ]
+    return replace(episode, turns=tuple(turns))
+
+
+def test_what_a_listener_knows_is_a_mean_of_games_and_a_gain_one_of_hints() -> None:
+    broken = replace(GAMES[3], turns=GAMES[3].turns[:1], verdict=replace(GAMES[3].verdict, length=1))
+    games = [heard(GAMES[0], 0.1, 0.3, 0.2), heard(GAMES[1], 0.1, 0.2, 0.6), GAMES[2], heard(broken, 0.1)]
+    found = game_figures(games, PAYOFFS, PLAYERS, heard={"taboo"})
+    assert found.listener_p == 0.4, "0.2 and 0.6; nobody heard a hint of the last game"
+    assert found.gain_mean == 0.15, "0.2, -0.1, 0.1, 0.4"
+    assert found.num_unscored == 1
+    other = game_figures(games, PAYOFFS, PLAYERS, heard={"kuhn"})
+    assert (other.listener_p, other.gain_mean, other.num_unscored) == (None, None, None)
+    lost = game_figures(GAMES[:2], PAYOFFS, PLAYERS, heard={"taboo"})
+    assert (lost.listener_p, lost.gain_mean, lost.num_unscored) == (None, None, 2)
 
 
 def test_what_does_not_apply_is_left_out() -> None:
