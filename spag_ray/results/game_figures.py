@@ -44,10 +44,15 @@ def game_figures(
         reply_tokens_max=max(lengths, default=None),
         truncated_share=_share(turn.finish_reason == "length" for turn in turns) if turns else None,
         early_guesses_mean=round(fmean(early), 4) if early else None,
-        listener_p=round(fmean(own[-1].known for own in told), 4) if told else None,
-        gain_mean=round(fmean(gain.value for own in told for gain in own), 4) if told else None,
+        listener_p=_small(own[-1].known for own in told) if told else None,
+        gain_mean=_small(gain.value for own in told for gain in own) if told else None,
         num_unscored=sum(not is_scored(episode) for episode in asked) if asked else None,
     )
+
+
+def _small(values: Iterable[float]) -> float:
+    """Their mean, of which an untrained listener's is near 0, with four digits."""
+    return float(f"{fmean(values):.4g}")
 
 
 def _share(holds: Iterable[bool]) -> float:

@@ -47,6 +47,7 @@ function describeTurn(turn, index) {
   if (turn.reward === null) parts.push("imitated");
   else if (turn.reward !== undefined) parts.push(`reward ${signed(turn.reward, 3)}`);
   if (turn.known !== undefined) parts.push(`could have known ${percent(turn.known)}`);
+  if (turn.heard !== undefined) parts.push(`before it the listener gave the word ${percent(turn.heard)}`);
   if (turn.finish !== "stop") parts.push(`cut off: ${turn.finish}`);
   return parts.join(" \u00b7 ");
 }

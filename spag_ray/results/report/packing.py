@@ -145,7 +145,8 @@ class Packer:
     def _turn(self, turn: Turn) -> dict[str, Any]:
         """`thought`: what the player wrote before the text for itself. `surprise`: minus the log-probability of each
         token, in steps. `lengths`: the characters of each token. Both are missing if the tokens cannot be located in
-        the text. `mean` is missing without log-probabilities. `known`: the probability of the word."""
+        the text. `mean` is missing without log-probabilities. `known`: the probability of the word; `heard`: that
+        to a listener, before the turn."""
         found: dict[str, Any] = {
             "text": turn.text,
             "seat": seat_of(turn.role),
@@ -165,6 +166,8 @@ class Packer:
                 found |= {"lengths": located.lengths, "surprise": steps}
         if turn.word_logprob is not None:
             found["known"] = float(f"{math.exp(turn.word_logprob):.3g}")
+        if turn.listener_logprob is not None:
+            found["heard"] = float(f"{math.exp(turn.listener_logprob):.3g}")
         return found
 
 

@@ -94,6 +94,8 @@ def test_what_a_listener_knows_is_a_mean_of_games_and_a_gain_one_of_hints() -> N
     assert found.num_unscored == 1
     other = game_figures(games, PAYOFFS, PLAYERS, heard={"kuhn"})
     assert (other.listener_p, other.gain_mean, other.num_unscored) == (None, None, None)
+    small = game_figures([heard(GAMES[0], 1e-7, 3.14159e-7, 2e-7)], PAYOFFS, PLAYERS, heard={"taboo"})
+    assert (small.listener_p, small.gain_mean) == (2e-7, 5e-8), "of a model that knows little"
     lost = game_figures(GAMES[:2], PAYOFFS, PLAYERS, heard={"taboo"})
     assert (lost.listener_p, lost.gain_mean, lost.num_unscored) == (None, None, 2)
 

@@ -635,7 +635,11 @@ def test_a_run_whose_games_were_not_scored_has_its_guesses_and_no_curves(run: Pa
 @pytest.mark.parametrize("logprob", [0.0, -1e300, -5e-324, -800.0])
 def test_any_probability_that_a_log_may_hold_is_shown(run: Path, logprob: float) -> None:
     episode = hostile_episode()
-    turns = (episode.turns[0], replace(episode.turns[1], word_logprob=logprob))
+    turns = (
+        replace(episode.turns[0], listener_logprob=logprob),
+        replace(episode.turns[1], word_logprob=logprob),
+        *episode.turns[2:],
+    )
     for stage in ("eval-x", HOSTILE.replace("/", ""), "match-a@b", "stream"):
         write_log(run, stage, [replace(episode, turns=turns)])
     page = page_of(run)
@@ -644,3 +648,5 @@ def test_any_probability_that_a_log_may_hold_is_shown(run: Path, logprob: float)
     assert "<img" not in source
     known = [turn["known"] for game in page.games() for turn in game["turns"] if turn["text"].startswith("It is </scr")]
     assert known == [1.0 if logprob > -1 else 0.0] * 4
+    heard = [turn["heard"] for game in page.games() for turn in game["turns"] if "heard" in turn]
+    assert heard == known

@@ -67,7 +67,9 @@ def test_keys_that_explain_each_other_are_named_and_words_of_a_sentence_are_not(
 
 
 def test_a_key_that_is_not_there_is_refused_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ConfigError, match=r"there is no key objectiv\.clip_rang; did you mean `objective.clip_range`\?"):
+    with pytest.raises(
+        ConfigError, match=r"there is no key objectiv\.clip_rang; did you mean `objective.clip_range`\?"
+    ):
         explained("objectiv.clip_rang")
     assert run_guarded(lambda standalone_mode: app(["config", "leage"], standalone_mode=standalone_mode)) == 2
     assert "did you mean `league`" in capsys.readouterr().err
