@@ -136,9 +136,14 @@ def actors_of(config: RunConfig) -> list[ActorSpec]:
     frozen = () if config.plays_in_turn else config.evaluation.against
     for opponent in filter(functools.partial(num_later_stages, config), frozen):
         actors += [engines(f"engine-{opponent}-{name}", 1) for name in policies]
-    if config.objective.information_gain and config.self_play.rounds and config.listener not in frozen:
+    if has_listener(config) and config.listener not in frozen:
         actors.append(engines("engine-listener", 1))
     return actors
+
+
+def has_listener(config: RunConfig) -> bool:
+    """Whether an engine listens to games of self-play (objective.information_gain)."""
+    return config.objective.information_gain > 0 and config.self_play.rounds > 0
 
 
 def num_later_stages(config: RunConfig, opponent: FrozenOpponent) -> int:
@@ -181,6 +186,8 @@ def match_actors(config: RunConfig) -> list[ActorSpec]:
     if not has_last_match(config) or config.plays_in_turn:
         return []
     anchor = IMITATED if config.imitation.enabled else BASE
+    if has_listener(config) and config.listener == str(anchor) and len(config.policy_names) == 1:
+        return []  # the listener's engine plays it
     engine = config.engine
     return [
         ActorSpec(f"engine-{anchor}-{name}", "EngineActor", 1, engine.num_cpus, engine.num_gpus, "engine")

@@ -216,6 +216,9 @@ def test_a_listener_has_one_engine_unless_a_frozen_opponent_has_it_already() -> 
     assert engines(**heard, policies="separate")[-1] == "engine-listener", "that of the seat that guesses alone"
     assert engines(**heard, evaluation={"against": ["imitated"]}) == ["engine-policy", "engine-imitated-policy"]
     assert engines(**heard, evaluation={"against": ["base"]})[-2:] == ["engine-base-policy", "engine-listener"]
+    assert match_actors(config_of(**heard)) == [], "the listener's engine plays the last match"
+    other = {"objective": {"information_gain": 0.5, "listener": "base"}}
+    assert len(match_actors(config_of(**other))) == 1
     assert engines(**heard, self_play={"rounds": 0}) == ["engine-policy"], "no game is trained on"
     assert totals(actors_of(config_of(**heard)))[1] == totals(actors_of(config_of()))[1] + 1
     assert placement_fault(config_of(), nodes_of(8)) is None
