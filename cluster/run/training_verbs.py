@@ -122,9 +122,9 @@ class Trainer:
             episodes = play_round(self._parts.ground, str(stage), scenarios, seats, opponents, more=more)
         for lease in leases:
             self._parts.words.done(lease)
-        for name, payoffs in self._parts.ground.payoffs_of(stage).items():
-            own = [episode for episode in episodes if episode.game == name]
-            self._parts.words.observe(name, spreads(own, payoffs))
+        for each in self.config.each_game:
+            own = [episode for episode in episodes if episode.game == each.game.full_name]
+            self._parts.words.observe(each.game.full_name, spreads(own, each.payoffs_of(stage)))
         if self.config.self_play.refill_agreeing:
             dropped, refilled = self.samples.num_dropped_groups(stage, episodes), self._num_refilled(episodes)
             self._parts.recorder.record(GroupsLine(str(stage), dropped, refilled))

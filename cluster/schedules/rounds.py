@@ -120,9 +120,7 @@ def _play_line(
         tokens_per_s_per_gpu=(
             ground.tokens_per_s_per_gpu(now.num_tokens, seconds) if players and now.num_games else None
         ),
-        figures=game_figures(
-            episodes, ground.payoffs_of(Stage.parse(stage)), players, ground.several_guesses, heard
-        ),
+        figures=game_figures(episodes, ground.payoffs_of(Stage.parse(stage)), players, ground.several_guesses, heard),
     )
 
 

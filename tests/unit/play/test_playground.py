@@ -173,7 +173,7 @@ def test_the_games_that_a_listener_hears_are_those_whose_gains_are_paid() -> Non
 def test_a_round_with_a_listener_says_how_many_games_it_did_not_score(monkeypatch: pytest.MonkeyPatch) -> None:
     (line,) = lines_of(ENGINES, 0, monkeypatch, objective={"information_gain": 0.5})
     assert line.figures.num_unscored is None, "nobody listened"
-    (line,) = lines_of(ENGINES, 0, monkeypatch, (LISTENER,), objective={"information_gain": 0.5})
+    (line,) = lines_of(ENGINES, 0, monkeypatch, others=(LISTENER,), objective={"information_gain": 0.5})
     assert (line.figures.num_unscored, line.figures.gain_mean) == (4, None)
 
 
