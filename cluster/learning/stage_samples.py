@@ -88,7 +88,7 @@ class StageSamples:
         config = self._config
 
         def own(game: RunConfig, episodes: Sequence[Episode]) -> list[GameSample]:
-            name, objective = game.game.full_name, game.objective
+            name, objective = game.game.full_name, game.objective_of(stage)
             games = game_samples(
                 episodes,
                 objective,

@@ -209,6 +209,13 @@ class RunConfig(Part):
         phase = self.self_play.phase_of(stage.round)
         return self.game.payoffs if phase is None or phase.payoffs is None else phase.payoffs
 
+    def objective_of(self, stage: Stage) -> ObjectiveConfig:
+        """What a stage trains on, in a configuration of one game: `objective`, as the phase of its round has it."""
+        phase = self.self_play.phase_of(stage.round)
+        if phase is None or phase.information_gain is None:
+            return self.objective
+        return self.objective.model_copy(update={"information_gain": phase.information_gain})
+
     @property
     def payoffs_by_key(self) -> dict[str, Payoffs]:
         """{key: payoffs} of all rounds, in a configuration of one game."""
@@ -221,6 +228,12 @@ class RunConfig(Part):
     def _check_phases(self) -> None:
         if self.self_play.phases and (len(self.games) > 1 or not self.games[0].is_taboo):
             raise ValueError("self_play.phases are payoffs by round of the game `taboo` alone; leave them out")
+        told = [place for place, phase in enumerate(self.self_play.phases) if phase.information_gain]
+        if told and not self.objective.information_gain:
+            raise ValueError(
+                f"self_play.phases.{told[0]}.information_gain needs a listener, which a run has if "
+                "objective.information_gain is above 0; set that, and 0 in the phases without it"
+            )
 
     def _check_payoffs(self) -> None:
         """Refuse payoffs of ties and right guesses that have no effect."""

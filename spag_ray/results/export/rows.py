@@ -15,7 +15,7 @@ from spag_ray.errors import InputError, meant
 from spag_ray.game.rules import Role
 from spag_ray.results.game_names import GameNames
 from spag_ray.results.report.files import RunFiles
-from spag_ray.results.trained_turns import NOTHING, payoffs_in, trained_turns
+from spag_ray.results.trained_turns import NOTHING, round_in, trained_turns
 from spag_ray.stages import Stage, StageKind
 from spag_ray.training_data.game_samples import has_baseline
 from spag_ray.training_data.rewards import MeanPayoffs, Results, paid
@@ -177,10 +177,10 @@ def _turn_columns(
 
 def _payoffs(config: RunConfig | None, stage: str, episode: Episode) -> Results:
     """What the game paid each role; None for both if neither the configuration nor the log says it."""
-    payoffs = None if config is None else payoffs_in(stage, config)
-    if payoffs is None and episode.verdict.payoffs is None:
-        return dict.fromkeys(Role)
-    return paid(payoffs or Payoffs(), episode.verdict)
+    played = None if config is None else round_in(stage, config)
+    if config is None or played is None:
+        return dict.fromkeys(Role) if episode.verdict.payoffs is None else paid(Payoffs(), episode.verdict)
+    return paid(config.payoffs_of(played), episode.verdict)
 
 
 def _baselines(config: RunConfig, name: str, stage: str, path: Path) -> Expect | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -343,6 +344,25 @@ def test_a_version_of_a_stream_may_have_games_of_one_kind_alone(tmp_path: Path) 
     assert (windows["taboo"].as_text(), windows["kuhn"].as_text()) == ("aaad", "dda")
     with pytest.raises(InputError, match="round 1: none of 1 games"):
         of_two(tmp_path).self_play(Stage.of_round(1), GAMES[2:], "round 1", [])
+
+
+def test_turns_are_paid_for_gains_as_the_phase_of_their_round_says(tmp_path: Path) -> None:
+    """Of the first game, whose hints told the listener 0.1, then 0.2 more."""
+    first = GAMES[0]
+    known = [0.1, 0.2, None, 0.4]
+    assert len(first.turns) == len(known)
+    heard = [None if p is None else math.log(p) for p in known]
+    turns = tuple(replace(turn, listener_logprob=p) for turn, p in zip(first.turns, heard, strict=True))
+    self_play = {"phases": [{"rounds": 1, "information_gain": 0}, {"rounds": 1, "information_gain": 2}]}
+    made = samples(tmp_path, objective={"information_gain": 1, "decay": 1}, self_play=self_play)
+
+    def taught(number: int) -> list[tuple[str, float]]:
+        stage = made.self_play(Stage.of_round(number), [replace(first, turns=turns)], str(number), [])
+        return [(str(turn.role), round(turn.advantage, 6)) for each in stage.games for turn in each.turns]
+
+    assert taught(1) == [("attacker", 0.5), ("attacker", 0.5)], "it won"
+    assert taught(2) == [("attacker", 0.7), ("defender", 0.4), ("attacker", 0.9)]
+    assert taught(3) == [("attacker", 0.6), ("defender", 0.2), ("attacker", 0.7)]
 
 
 @pytest.mark.parametrize("is_stream", [False, True])

@@ -140,12 +140,23 @@ def test_rounds_have_the_payoffs_of_their_phase_and_all_others_those_of_the_game
     assert parse_config(config.model_dump(mode="json")) == config
 
 
+def test_rounds_have_the_information_gain_of_their_phase() -> None:
+    phases = [{"rounds": 1, "information_gain": 2.0}, {"rounds": 1}, {"rounds": 1, "information_gain": 0}]
+    config = parse_config({"objective": {"information_gain": 0.5}, "self_play": {"rounds": 4, "phases": phases}})
+    assert [config.objective_of(Stage.of_round(number)).information_gain for number in range(1, 5)] == [2, 0.5, 0, 0.5]
+    assert config.objective_of(Stage.parse("eval-spag-1")) is config.objective
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
         (
             {"self_play": {"rounds": 2, "phases": [{"rounds": 1}, {"rounds": 2}]}},
             "self_play: phases have 3 rounds, but rounds is 2; shorten them, or set rounds to at least 3",
+        ),
+        (
+            {"self_play": {"phases": [{"rounds": 1}, {"rounds": 1, "information_gain": 0.5}]}},
+            "self_play.phases.1.information_gain needs a listener, which a run has if objective.information_gain",
         ),
         ({"self_play": {"phases": [{"rounds": 0}]}}, "self_play.phases.0.rounds: should be greater than or equal to 1"),
         (
