@@ -91,12 +91,14 @@ class Player:
 @dataclass(frozen=True)
 class Rules:
     """A game, its `name` in the configuration, and `style`, how its messages become a prompt (renderer.py);
-    `template_kwargs`: what chat templates are given besides."""
+    `template_kwargs`: what chat templates are given besides. `is_heard`: a listener scores its hidden fact in games of
+    self-play (objective.information_gain)."""
 
     game: Game
     name: str
     style: str = "chat"
     template_kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    is_heard: bool = False
 
     @property
     def max_turns(self) -> int:

@@ -13,7 +13,7 @@ import torch
 
 from actors.policy import Completion, Request, Sampling, Score, WakePart, refuse_adapter
 from spag_ray.channels.buckets import tensors_of
-from spag_ray.errors import ModelError, WeightSyncError
+from spag_ray.errors import EngineError, ModelError, WeightSyncError
 from spag_ray.families.auto import AutoModelForCausalLM
 from spag_ray.weights.snapshot import Snapshot
 
@@ -92,6 +92,8 @@ class TransformersPolicy:
         refuse_adapter(self.name, adapter)
         scores = []
         for prompt, target in sequences:
+            if (length := len(prompt) + len(target)) > self._max_model_len:
+                raise EngineError(f"{self.name}: {length} tokens to score, but max_model_len is {self._max_model_len}")
             async with self._lock:
                 scores.append(await asyncio.to_thread(self._score_one, prompt, target, temperature))
         return scores

@@ -353,10 +353,11 @@ class GameStream:
         return len(waiting) >= wanted
 
     def _is_of_whole_group(self, number: int) -> bool:
-        """Whether all games of a game's group were played."""
+        """Whether all games of a game's group were played, and none of them was too old, or trained on for the last
+        time."""
         size = self._words.games_per_word
-        first = number // size * size
-        return all(each in self._seen for each in range(first, first + size))
+        group = range(first := number // size * size, first + size)
+        return all(each in self._seen and each not in self._finished_with for each in group)
 
     def _task(self, lease: Lease) -> GameTask:
         attacker, defender = self._seats(lease.index)

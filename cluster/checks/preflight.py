@@ -175,17 +175,22 @@ def check_listener(config: RunConfig, model: str, words: Sequence[str]) -> None:
             f"objective.information_gain: {name} hides no fact that a seat may claim (`Guessing` in docs/games.md); "
             "set it to 0"
         )
-    listener = model if config.own_listener is None else resolve_model(config.own_listener)
+    listener = model
+    if config.own_listener is not None:
+        from learners.model_folder import read_config
+
+        listener = resolve_model(config.own_listener)
+        _check_length(config, read_config(listener))
     renderer = renderer_of(config, load_tokenizer(listener, config.chat_template_kwargs), game)
-    try:
-        renderer.opening(guesser, words[0])
-    except Exception as error:  # of the user's game
-        raise ConfigError(
-            "objective.information_gain: before the first hint the listener reads what the rules tell seat "
-            f"{seat_of(guesser)}, but messages({seat_of(guesser)}, [], {words[0]!r}) of {name} fails: "
-            f"{reason_of(error)}; return the rules there, or set information_gain: 0"
-        ) from error
     for word in dict.fromkeys(words):
+        try:
+            renderer.opening(guesser, word)
+        except Exception as error:  # of the user's game
+            raise ConfigError(
+                "objective.information_gain: before the first hint the listener reads what the rules tell seat "
+                f"{seat_of(guesser)}, but messages({seat_of(guesser)}, [], {word!r}) of {name} fails: "
+                f"{reason_of(error)}; return the rules there, or set information_gain: 0"
+            ) from error
         renderer.claim_of(word)
 
 

@@ -41,6 +41,11 @@ class MatchWanted(NamedTuple):
     out: Path | None = None
 
 
+def _config_of(folder: Path) -> RunConfig | None:
+    """Of the run; None for a folder of saved models alone."""
+    return read_files(folder).config if (folder / "config.yaml").is_file() else None
+
+
 def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
     """`spag-ray match`: every attacker against every defender on the held-out words, with ratings and comparisons."""
     usual = (
@@ -52,6 +57,7 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
     entrants = [Entrant.parse(text) for text in wanted.players]
     if wanted.stages is not None:
         entrants = entrants_of_run(wanted.stages, config.model) + entrants
+    trained = None if wanted.stages is None else _config_of(wanted.stages)
     check_entrants(entrants, wanted.against)
     check_scripts(config, entrants)
     check_imports(config, trains=False, has_engines=any(entrant.folder for entrant in entrants))
@@ -82,7 +88,6 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
     change_matches(out, lambda found: others(found, new) + new)  # a live run may have added its own matches
     names = [entrant.name for entrant in entrants]
     games = names_by_game(config)
-    trained = read_files(wanted.stages).config if wanted.stages else None
     for game, its in games.items():
         met = of_game(matches, game)
         for table in match_tables(met, names, its):

@@ -99,7 +99,9 @@ def needs_of(config: RunConfig, has_seeds: bool = False) -> set[str]:
         found |= {"own games", "openspiel", "textarena", "cards"}  # a game of one's own may be made from any of ours
     elif found:
         found.add("own games")
-    checks = {"tasks": bool(config.evaluation.tasks), "cards": config.needs_cards, "seeds": has_seeds}
+    has_own_code = bool(config.tracking.callbacks) or ":" in config.objective.advantage  # which may read cards
+    needs_cards = has_own_code or (config.needs_cards and config.words.source != "textarena")
+    checks = {"tasks": bool(config.evaluation.tasks), "cards": needs_cards, "seeds": has_seeds}
     return found | {name for name, holds in checks.items() if holds}
 
 

@@ -67,7 +67,8 @@ class PolicyTraining:
         games.sort(key=lambda game: not game.turns)  # games with only listening turns come last
         sft = training_stage.sft
         stage = self._own(training_stage.stage)
-        self._keep_reference(learners, training_stage)
+        with self.split.phase("score"):
+            self._keep_reference(learners, training_stage)
         rows_per_step = self._config.self_play.sft_rows_per_step
         # A seat that only listens takes as many steps as the games of both seats would.
         num_leading = sum(bool(game.turns) for game in games) or count_leading(training_stage.games)

@@ -134,7 +134,7 @@ class StageSamples:
         return any(
             game_samples(
                 [episode for episode in episodes if episode.game == each.game.full_name],
-                each.objective.model_copy(update={"drop_agreeing": False}),
+                each.objective_of(stage).model_copy(update={"drop_agreeing": False}),
                 each.payoffs_of(stage),
                 learning=self._learning,
             )
@@ -143,7 +143,8 @@ class StageSamples:
 
     def _of_expert(self, played: Sequence[Episode]) -> list[GameSample]:
         def own(game: RunConfig, episodes: Sequence[Episode]) -> list[GameSample]:
-            games = imitation_samples(episodes, game.objective, game.imitation.learn_from, game.imitates_claims)
+            sides, guesses = game.imitation.learn_from, game.game.max_guesses
+            games = imitation_samples(episodes, game.objective, sides, game.imitates_claims, guesses)
             coeff, claiming = game.imitation_listening_coeff, game.imitation_claiming
             games = self._listening(game, games, episodes, coeff, claiming=claiming)
             return self._unsaid(game, games, episodes)

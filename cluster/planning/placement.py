@@ -186,12 +186,12 @@ def match_actors(config: RunConfig) -> list[ActorSpec]:
     if not has_last_match(config) or config.plays_in_turn:
         return []
     anchor = IMITATED if config.imitation.enabled else BASE
-    if has_listener(config) and config.listener == str(anchor) and len(config.policy_names) == 1:
-        return []  # the listener's engine plays it
-    engine = config.engine
+    engine, names = config.engine, config.policy_names
+    if has_listener(config) and config.listener == str(anchor):
+        names = names[:-1]  # the listener's engine, of the policy that guesses, plays it
     return [
         ActorSpec(f"engine-{anchor}-{name}", "EngineActor", 1, engine.num_cpus, engine.num_gpus, "engine")
-        for name in config.policy_names
+        for name in names
     ]
 
 

@@ -131,7 +131,8 @@ def make_schedule(config: RunConfig) -> Schedule:
     imitation_games = imitation.games if scripted else (None if imitation.enabled else 0)
     imitation_steps = None if imitation_games is None else -(-imitation_games // imitation.batch_games)
     games = self_play.rounds * self_play.games_per_round
-    versions, steps = self_play.rounds, self_play.rounds * -(-self_play.games_per_round // self_play.batch_games)
+    most = self_play.games_per_round + self_play.refill_agreeing * config.words.games_per_word
+    versions, steps = self_play.rounds, self_play.rounds * -(-most // self_play.batch_games)
     permits = max_lag = None
     if config.schedule == "stream":
         per_version, max_lag = config.stream.games_per_version, config.stream.max_lag

@@ -140,9 +140,7 @@ class ArenaActor:
     async def _play(self, source: TaskSource, seats: Mapping[str, Seat], games_in_flight: int) -> int:
         players = {
             game: {
-                name: self._player(seat, rules)
-                for name, seat in seats.items()
-                if name != LISTENER or rules.guesser is not None
+                name: self._player(seat, rules) for name, seat in seats.items() if name != LISTENER or rules.is_heard
             }
             for game, rules in self._games.items()
         }

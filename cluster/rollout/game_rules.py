@@ -6,6 +6,7 @@ import ray
 
 from actors.arena import Rules
 from spag_ray.config.run import RunConfig
+from spag_ray.game.protocol import guesser_of
 from spag_ray.games.of_config import game_of, style_of
 from spag_ray.games.registry import module_to_send
 
@@ -21,4 +22,5 @@ def rules_of(config: RunConfig) -> Rules:
     game = game_of(config)
     if (module := module_to_send(game)) is not None:
         ray.cloudpickle.register_pickle_by_value(module)
-    return Rules(game, config.game.full_name, style_of(config, game), config.chat_template_kwargs)
+    is_heard = config.objective.information_gain > 0 and guesser_of(game) is not None
+    return Rules(game, config.game.full_name, style_of(config, game), config.chat_template_kwargs, is_heard)

@@ -226,7 +226,6 @@ class Trainer:
         lm-evaluation-harness. Raises CollapseError if the run has collapsed and is to stop."""
         with self._split.phase("evaluate"):
             self._measure(stage)
-        with self._split.phase("checkpoint"):
             self._write_cards(stage)
         self.look_for_collapse(stage)
 

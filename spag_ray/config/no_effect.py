@@ -19,6 +19,7 @@ from spag_ray.config.parts import LearnerConfig, StreamConfig
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
 from spag_ray.host.cpu_features import fast_dtype
+from spag_ray.stages import Stage
 
 LEAST_IMITATION_STEPS = 20  # in fewer a model hardly changes, whatever it is shown
 _SPAG_TERMS = ("length_norm", "constant_length", "mismatch_cap", "kl_weighting")
@@ -52,6 +53,8 @@ def values_without_effect(config: RunConfig, num_scenarios: Mapping[str, int] | 
                 found.append(_line(f"games.{number}.objective.{name}", value, keys[f"objective.{name}"]))
     found += _idle_payoffs(config)
     found += _too_large_batches(config)
+    found += _idle_listener(config)
+    found += _idle_progress(config, num_scenarios or {})
     return [*found, *_baselines_of_one(config, num_scenarios or {}), *_odd_clips(config.objective)]
 
 
@@ -197,6 +200,12 @@ def _idle_payoffs(config: RunConfig) -> Iterator[str]:
                 yield _line(f"{where}.cooperative", True, why)
             if game.game.max_guesses == 1 and any(paid := payoffs.early_guess):
                 yield _line(f"{where}.early_guess", list(paid), f"{key}.max_guesses is 1")
+            elif payoffs.early_guess[1] and (game.objective.learn_from == "winners" or payoffs.tie[1] is None):
+                when = "won" if game.objective.learn_from == "winners" else "won or lost"
+                yield (
+                    f"{where}.early_guess: {list(payoffs.early_guess)} reaches the defender only in games that it "
+                    f"{when}; for guesses to cost something in others, set objective.learn_from: both, and pay its tie"
+                )
 
 
 def _too_large_batches(config: RunConfig) -> Iterator[str]:
@@ -226,6 +235,31 @@ def _odd_clips(objective: ObjectiveConfig) -> Iterator[str]:
             f"objective.loss: {objective.loss} clips {ratios}, at {low:g} and {high:g}; set clip_range and "
             f"clip_range_high to {'0.0003 and 0.0004' if is_of_turns else '0.2'}, or leave them out"
         )
+
+
+def _idle_progress(config: RunConfig, num_scenarios: Mapping[str, int]) -> Iterator[str]:
+    """An order by progress in a run that ends within its first pass, which is shuffled."""
+    if config.words.order != "progress":
+        return
+    groups = config.self_play.rounds * config.self_play.games_per_round / config.words.games_per_word
+    for game in config.games:
+        number = num_scenarios.get(game.full_name)
+        if number is not None and game.share * groups <= number:
+            yield (
+                f"words.order: progress has no effect, because all rounds give out {round(game.share * groups)} of the "
+                f"{number} scenarios of {game.full_name}, and the first pass over them is shuffled"
+            )
+
+
+def _idle_listener(config: RunConfig) -> Iterator[str]:
+    """A listener that no round pays for."""
+    if config.objective.information_gain and config.self_play.rounds:
+        rounds = map(Stage.of_round, range(1, config.self_play.rounds + 1))
+        if not any(config.objective_of(each).information_gain for each in rounds):
+            yield (
+                f"objective.information_gain: {config.objective.information_gain:g} has no effect but the cost of its "
+                "listener, because self_play.phases set it to 0 in every round"
+            )
 
 
 def _baselines_of_one(config: RunConfig, num_scenarios: Mapping[str, int]) -> Iterator[str]:

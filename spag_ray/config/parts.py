@@ -62,10 +62,16 @@ class Payoffs(Part):
 
     @property
     def pays_helping(self) -> bool:
-        """Whether the attacker is trained, and a right guess pays it at least as much as a tie."""
+        """Whether the attacker is trained, and a right guess pays it at least as much as a tie; what trains it on
+        neither pays 0."""
         if all(getattr(self, end)[0] is None for end in PAID_ENDS):
             return False
         return (self.right_guess[0] or 0.0) >= (self.tie[0] or 0.0)
+
+    @property
+    def rewards_helping(self) -> bool:
+        """Whether the attacker is trained on right guesses, and they pay it at least as much as a tie."""
+        return self.right_guess[0] is not None and self.pays_helping
 
     @model_validator(mode="after")
     def _helping_does_not_pay(self) -> Payoffs:
@@ -299,7 +305,9 @@ class SelfPlayConfig(Part):
     )
     mix_share: float = Field(0.25, gt=0, le=1, description="share of these games in a round, with on_collapse: mix")
     phases: tuple[PhaseConfig, ...] = Field(
-        (), description="payoffs by round: of the first rounds, of the next ones, ...; later rounds have game.payoffs"
+        (),
+        description="payoffs and information gain by round: of the first rounds, of the next ones, ...; later rounds "
+        "have game.payoffs and objective.information_gain",
     )
 
     @model_validator(mode="after")
@@ -307,8 +315,8 @@ class SelfPlayConfig(Part):
         num_rounds = sum(phase.rounds for phase in self.phases)
         if num_rounds > self.rounds:
             raise ValueError(
-                f"phases have {num_rounds} rounds, but rounds is {self.rounds}; shorten them, or set rounds to at "
-                f"least {num_rounds}"
+                f"phases have {num_rounds} rounds, but rounds is {self.rounds}; set rounds to at least {num_rounds}, "
+                "or shorten the phases, which a run that is resumed has to keep"
             )
         return self
 

@@ -226,8 +226,14 @@ class RunConfig(Part):
         return found
 
     def _check_phases(self) -> None:
-        if self.self_play.phases and (len(self.games) > 1 or not self.games[0].is_taboo):
-            raise ValueError("self_play.phases are payoffs by round of the game `taboo` alone; leave them out")
+        game, phases = self.games[0], self.self_play.phases
+        pays = any(phase.payoffs is not None for phase in phases)
+        has_phases = game.is_taboo or (may_listen(game, len(self.games)) and not pays)
+        if phases and not (len(self.games) == 1 and has_phases):
+            raise ValueError(
+                "self_play.phases are for a run of one game: payoffs by round of `taboo`, information_gain by round of "
+                "it or of your own; leave them out"
+            )
         told = [place for place, phase in enumerate(self.self_play.phases) if phase.information_gain]
         if told and not self.objective.information_gain:
             raise ValueError(
@@ -247,8 +253,13 @@ class RunConfig(Part):
                     f"{key}.tie: a tie that pays 0 teaches something only above or below a baseline; set "
                     "objective.baseline: mean or moving, or pay a tie less than 0"
                 )
-            if payoffs.pays_helping and payoffs.right_guess[0] is not None:
+            if payoffs.rewards_helping:
                 self._check_helpers_are_trained(key)
+                if self.league.past_share and self.league.choose != "uniform":
+                    raise ValueError(
+                        f"league.choose: {self.league.choose} chooses opponents by who wins, but {key} pays both for a "
+                        "right guess; set league.choose: uniform"
+                    )
 
     def _check_helpers_are_trained(self, key: str) -> None:
         """A right guess is the defender's win, so the attacker is trained on it as the loser."""
@@ -307,6 +318,8 @@ class RunConfig(Part):
 
     def _check_groups(self) -> None:
         """Refuse rounds and versions that would end in the middle of a group of games about one word."""
+        if not self.self_play.rounds:
+            return
         size = self.words.games_per_word
         parts = {"self_play.games_per_round": self.self_play.games_per_round}
         if self.schedule == "stream":
@@ -525,10 +538,11 @@ class RunConfig(Part):
                 "another loss than `published`), or reference: recompute"
             )
         is_saved = self.objective.kl_reference == "start" and self.objective.kl_reference_average is None
-        if is_saved and self.learner.lora is not None:
+        if is_saved and self.objective.kl_coeff and self.learner.lora is not None:
             raise ValueError(
                 "objective.kl_reference: start compares with saved weights, but learner.lora trains adapters; leave "
-                "one of them out, or set objective.kl_reference_average, which averages the adapters"
+                "one of them out, or set objective.kl_reference_average (without kl_reference_every), which averages "
+                "the adapters"
             )
         if self.learner.reference == "recompute":
             return

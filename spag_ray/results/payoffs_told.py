@@ -24,8 +24,8 @@ from spag_ray.stages import Stage
 def payoffs_line(config: RunConfig) -> str | None:
     """The payoffs of all rounds in one line, in a configuration of one game; None for `game.payoffs` in every round
     that pay nobody for helping."""
-    told = [f"{rounds}: {name}{', cooperative' * payoffs.pays_helping}" for rounds, name, payoffs in _spans(config)]
-    is_usual = not config.self_play.phases and not config.game.payoffs.pays_helping
+    told = [f"{rounds}: {name}{', cooperative' * payoffs.rewards_helping}" for rounds, name, payoffs in _spans(config)]
+    is_usual = not config.self_play.phases and not config.game.payoffs.rewards_helping
     return None if is_usual or not told else "; ".join(told)
 
 
@@ -33,7 +33,7 @@ def cooperative_note(config: RunConfig | None) -> str | None:
     """A sentence beside scores of a run, in a configuration of one game; None if no round pays the attacker for
     helping, or nobody knows."""
     spans = [] if config is None else list(_spans(config))
-    helping = [rounds for rounds, _, payoffs in spans if payoffs.pays_helping]
+    helping = [rounds for rounds, _, payoffs in spans if payoffs.rewards_helping]
     if not helping:
         return None
     which = "" if len(helping) == len(spans) else f" ({', '.join(helping)})"
@@ -50,7 +50,7 @@ def _spans(config: RunConfig) -> Iterator[tuple[str, str, Payoffs]]:
         phase = config.self_play.phase_of(number)
         name = "game.payoffs"
         if phase is not None and phase.payoffs is not None:
-            name = f"phase {config.self_play.phases.index(phase) + 1}"
+            name = f"phase {next(place for place, each in enumerate(config.self_play.phases, 1) if each is phase)}"
         return name, config.payoffs_of(Stage.of_round(number))
 
     for (name, payoffs), found in groupby(range(1, config.self_play.rounds + 1), key=named):

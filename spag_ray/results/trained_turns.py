@@ -28,7 +28,8 @@ def trained_turns(
         return {}
     if phase == "imitation":
         imitation, decay = config.imitation, config.objective.decay
-        return dict.fromkeys(imitated_turns(episode, imitation.learn_from, decay, config.imitates_claims))
+        guesses = config.game.max_guesses
+        return dict.fromkeys(imitated_turns(episode, imitation.learn_from, decay, config.imitates_claims, guesses))
     played = round_in(stage, config)
     if config.objective.drop_agreeing or played is None:
         return {}

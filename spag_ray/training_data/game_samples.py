@@ -137,10 +137,11 @@ def _of_shares(
     divisors = UNDIVIDED
     if objective.baseline_std == "batch":
         divisors = deviations(zip(results, map(expected, counted), strict=True))
-    learned = []
+    learned, has_weight = [], {episode.episode_id for episode in counted}
     for episode in episodes:
         winner = episode.verdict.outcome.winner
-        weight = 1.0 if winner is None else weights[winner]
+        # A game outside, which only information gain may train, won nothing that roles are balanced by.
+        weight = 1.0 if winner is None or episode.episode_id not in has_weight else weights[winner]
         learned.append((weight, advantages(episode, objective, payoffs, expected(episode), divisors)))
     if baselines is not None:
         baselines.update(list(compress(results, is_new)))
@@ -206,22 +207,30 @@ def _drop_agreeing(
 
 
 def num_dropped(episodes: Sequence[Episode], payoffs: Payoffs, learning: Container[str] | None = None) -> int:
-    """How many of these games are about a scenario of which `objective.drop_agreeing` leaves every turn out."""
+    """How many of these games are about a scenario that teaches nothing: `objective.drop_agreeing` leaves every turn
+    out, or no game paid."""
     played = _played(episodes, payoffs, learning)
     agrees = agreeing([each.trajectory for each in played])
     differing = {each.trajectory.scenario for each, alike in zip(played, agrees, strict=True) if not alike}
-    dropped = {each.trajectory.scenario for each in played} - differing
-    return sum(episode.scenario in dropped for episode in episodes)
+    asked = {
+        episode.scenario
+        for episode in episodes
+        if learning is None or any(turn.policy in learning for turn in episode.turns)
+    }
+    return sum(episode.scenario in asked - differing for episode in episodes)
 
 
 def spreads(episodes: Sequence[Episode], payoffs: Payoffs) -> dict[str, float]:
-    """{scenario: the variance of what its games paid a seat, the mean over both seats}; what was not paid counts as 0.
-    At most 1 with payoffs from -1 to 1; 0 where all games of a scenario ended alike."""
+    """{scenario: the variance of what its games paid a seat, the mean over both seats}, of games that paid it. At most
+    1 with payoffs from -1 to 1; 0 where all of them paid the same."""
     results: dict[str, list[Results]] = {}
     for episode in episodes:
         results.setdefault(episode.scenario, []).append(paid(payoffs, episode.verdict))
     return {
-        scenario: fmean(pvariance([each[role] or 0.0 for each in own]) for role in Role)
+        scenario: fmean(
+            pvariance(values) if (values := [value for each in own if (value := each[role]) is not None]) else 0.0
+            for role in Role
+        )
         for scenario, own in results.items()
     }
 

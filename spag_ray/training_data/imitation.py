@@ -16,19 +16,23 @@ from spag_ray.config.parts import ImitatedSides
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import Role
-from spag_ray.training_data.game_samples import game_samples
+from spag_ray.training_data.game_samples import early_guesses_of, game_samples
 from spag_ray.training_data.rewards import decayed_shares
 from spag_ray.training_data.samples import GameSample, Sample
 
 
 def imitation_samples(
-    episodes: Sequence[Episode], objective: ObjectiveConfig, learn_from: ImitatedSides, claims: bool = True
+    episodes: Sequence[Episode],
+    objective: ObjectiveConfig,
+    learn_from: ImitatedSides,
+    claims: bool = True,
+    max_guesses: int = 1,
 ) -> list[GameSample]:
     """Decided games -> their imitated turns, in the order given.
 
     With `winners`, games have the weight of their winner's role, as in self-play. With `both` and `all`, each game
     trains both seats, so every game has weight 1. Without `claims`, the turn in which the defender named the word is
-    left out.
+    left out. Wrong guesses that ended no game (`max_guesses` above 1) are never imitated.
     """
     if learn_from == "winners":
         usual = {"learn_from": "winners", "baseline": "none", "baseline_std": "none"}
@@ -36,18 +40,21 @@ def imitation_samples(
         if objective.advantage != "spag":  # estimators are of self-play, and so is their `role_weights: none`
             usual |= {"advantage": "spag", "role_weights": "balanced"}
         plain = objective.model_copy(update={**usual, "drop_agreeing": False, "information_gain": 0.0})
-        games = game_samples(episodes, plain, sampled=False)
-        return games if claims else [left for game in games if (left := _without_claim(game)) is not None]
+        if max_guesses == 1:
+            games = game_samples(episodes, plain, sampled=False)
+            return games if claims else [left for game in games if (left := _without_claim(game)) is not None]
+        weights = {game.episode_id: game.weight for game in game_samples(episodes, plain, sampled=False)}
     games = []
     for episode in episodes:
-        shares = imitated_turns(episode, learn_from, objective.decay, claims)
+        shares = imitated_turns(episode, learn_from, objective.decay, claims, max_guesses)
         turns = tuple(
             Sample(turn.prompt_ids, turn.token_ids, shares[index], role=turn.role)
             for index, turn in enumerate(episode.turns)
             if index in shares and turn.token_ids
         )
         if turns:
-            games.append(GameSample(episode.episode_id, episode.verdict.outcome.winner, 1.0, turns))
+            weight = weights[episode.episode_id] if learn_from == "winners" else 1.0
+            games.append(GameSample(episode.episode_id, episode.verdict.outcome.winner, weight, turns))
     return games
 
 
@@ -57,13 +64,17 @@ def _without_claim(game: GameSample) -> GameSample | None:
     return replace(game, turns=turns) if turns else None
 
 
-def imitated_turns(episode: Episode, learn_from: ImitatedSides, decay: float, claims: bool = True) -> dict[int, float]:
+def imitated_turns(
+    episode: Episode, learn_from: ImitatedSides, decay: float, claims: bool = True, max_guesses: int = 1
+) -> dict[int, float]:
     """{index of an imitated turn: its share}; the shares of each seat sum to 1. The loser's turn that lost the game is
     left out, except with `all` any but a wrong guess, such as a reply that said the word. Without `claims`, the turn in
-    which the defender named the word is left out too. Empty for a game without a winner."""
+    which the defender named the word is left out too, and always wrong guesses that ended no game (`max_guesses` above
+    1). Empty for a game without a winner."""
     verdict, winner = episode.verdict, episode.verdict.outcome.winner
     if winner is None:
         return {}
+    early = early_guesses_of(episode) if max_guesses > 1 else []
     shares: dict[int, float] = {}
     for role in [winner] if learn_from == "winners" else list(Role):
         is_claim = role is winner is Role.DEFENDER
@@ -72,7 +83,7 @@ def imitated_turns(episode: Episode, learn_from: ImitatedSides, decay: float, cl
         )
         lost = role is winner.other and not walked_in
         left_out = verdict.turn if lost or (is_claim and not claims) else None
-        indices = [index for index in episode.turns_of(role) if index != left_out]
+        indices = [index for index in episode.turns_of(role) if index != left_out and index not in early]
         if indices:
             shares |= dict(zip(indices, decayed_shares(len(indices), decay), strict=True))
     return dict(sorted(shares.items()))

@@ -33,7 +33,8 @@ class Gain(NamedTuple):
 
 
 def gains(episode: Episode) -> list[Gain]:
-    """The gain of each hint that was heard, in order, of the turns that the verdict is about.
+    """The gain of each hint that was heard, in order, of the turns that the verdict is about. None of a game that a
+    full context ended, which is not trained on.
 
     >>> from spag_ray.game.rules import Verdict, Outcome, next_role
     >>> from spag_ray.game.turn import Turn
@@ -46,7 +47,7 @@ def gains(episode: Episode) -> list[Gain]:
     >>> [round(each.value, 2) for each in gains(Episode("s/0", 0, "s", "cat", 5, "strict", 1.0, turns, verdict))]
     [0.2, -0.05]
     """
-    if not is_scored(episode):
+    if not is_scored(episode) or episode.verdict.end_reason is EndReason.CONTEXT_FULL:
         return []
     turns = episode.turns[: episode.verdict.length]
     known = {place: math.exp(found) for place, turn in enumerate(turns) if (found := turn.listener_logprob) is not None}
@@ -61,10 +62,7 @@ def is_scored(episode: Episode) -> bool:
 def clipped_gains(
     episode: Episode, objective: ObjectiveConfig, learning: Container[str] | None = None
 ) -> dict[int, float]:
-    """{index of a trained turn: its clipped gain}. Empty for a game that a full context ended. `learning`: the policies
-    that are trained (all, if None)."""
-    if episode.verdict.end_reason is EndReason.CONTEXT_FULL:
-        return {}
+    """{index of a trained turn: its clipped gain}. `learning`: the policies that are trained (all, if None)."""
     clip, found = objective.gain_clip, {}
     for gain in gains(episode):
         for index in range(gain.start, gain.end):

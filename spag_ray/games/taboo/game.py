@@ -52,7 +52,10 @@ class TabooGame:
     @classmethod
     def configured(cls, config: RunConfig) -> TabooGame:
         game = config.game
-        return cls(load_template(config.prompts), game.max_turns, game.rules, game.max_guesses)
+        several = (
+            {} if game.max_guesses == 1 else {"max_guesses": game.max_guesses}
+        )  # own subclasses may have one guess
+        return cls(load_template(config.prompts), game.max_turns, game.rules, **several)
 
     @property
     def claim(self) -> str:

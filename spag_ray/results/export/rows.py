@@ -192,7 +192,7 @@ def _baselines(config: RunConfig, name: str, stage: str, path: Path) -> Expect |
         return None
     if objective.baseline == "none":
         return lambda _: NOTHING
-    if objective.information_gain:  # gains have a baseline of the batch, too
+    if objective.information_gain or objective.baseline_std != "none":  # these depend on the batch, too
         return None
     if objective.baseline == "moving" or Stage.parse(stage).kind is not StageKind.ROUND:
         return None

@@ -8,8 +8,11 @@ import pytest
 
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import ImitatedSides
+from spag_ray.episodes.episode import Episode
 from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import Outcome, Role
+from spag_ray.game.rules import Outcome, Role, next_role
+from spag_ray.game.turn import Turn
+from spag_ray.games.taboo.referee.judge import judge
 from spag_ray.training_data.imitation import imitated_turns, imitation_samples
 from spag_ray.training_data.samples import GameSample
 from tests.support.episodes import game
@@ -101,6 +104,40 @@ def test_of_all_every_turn_of_another_game_than_taboo_is_imitated() -> None:
     assert set(imitated_turns(played, "both", 0.8)) == {0, 1, 2}
     guessed = replace(played, verdict=replace(played.verdict, end_reason="wrong guess"))
     assert set(imitated_turns(guessed, "all", 0.8)) == {0, 1, 2, 3}, "a reason of Taboo's by chance"
+
+
+@pytest.mark.parametrize(
+    ("sides", "claims", "found", "lost"),
+    [
+        ("winners", True, [3, 5], [0, 2, 4]),
+        ("winners", False, [3], [0, 2, 4]),
+        ("all", True, [0, 2, 3, 4, 5], [0, 2, 4]),
+    ],
+)
+def test_wrong_guesses_that_ended_no_game_are_never_imitated(
+    sides: ImitatedSides, claims: bool, found: list[int], lost: list[int]
+) -> None:
+    right, wrong = (
+        guessed("I know the word! It is `dog`!", "Hm.", CLAIM),
+        guessed(*["I know the word! It is `cow`!"] * 3),
+    )
+    assert list(imitated_turns(right, sides, 0.8, claims, max_guesses=3)) == found
+    assert list(imitated_turns(wrong, sides, 0.8, claims, max_guesses=3)) == lost
+    games = imitation_samples([right, wrong], ObjectiveConfig(), sides, claims, max_guesses=3)
+    assert [len(each.turns) for each in games] == [len(found), len(lost)]
+    assert [each.weight for each in games] == [1.0, 1.0], "each seat has won one game"
+
+
+CLAIM = "I know the word! It is `cat`!"
+
+
+def guessed(*replies: str) -> Episode:
+    """A game of three guesses about a cat."""
+    contents = [text for reply in replies for text in ("It purrs.", reply)]
+    history = [{"role": str(next_role(n)), "content": text} for n, text in enumerate(contents)]
+    turns = tuple(Turn(next_role(n), text, (1, 2), (3, 4), (-0.5, -0.5), "p") for n, text in enumerate(contents))
+    verdict = judge(history, "cat", 5, max_guesses=3)
+    return Episode(f"s/{replies[0]}", 0, "s", "cat", 5, "strict", 1.0, turns, verdict)
 
 
 def test_a_turn_without_a_token_is_left_out() -> None:

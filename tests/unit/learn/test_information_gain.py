@@ -51,6 +51,14 @@ def test_a_hint_and_the_question_before_it_get_its_gain_and_a_claim_gets_none() 
     assert advantages(sample) == [0.1, 0.4, 0.4, -0.1, -0.1], "hint 1, question 1, hint 2, question 2, hint 3"
 
 
+def test_a_game_that_no_role_is_balanced_by_has_weight_1() -> None:
+    """The attacker's wins pay nothing, so roles are balanced by the defender's alone."""
+    payoffs = Payoffs(trap=(None, None), wrong_guess=(None, None))
+    games = [heard(0, outcome=Outcome.ATTACKER_WINS), heard(1, outcome=Outcome.DEFENDER_WINS), heard(2)]
+    samples = game_samples(games, ObjectiveConfig(information_gain=1.0), payoffs)
+    assert [sample.weight for sample in samples] == [1.0, 0.5, 1.0]
+
+
 def test_gains_are_added_to_what_the_outcome_gives_each_turn() -> None:
     won, objective = heard(0, outcome=Outcome.ATTACKER_WINS), ObjectiveConfig(information_gain=1.0, learn_from="both")
     plain = [turn.advantage for turn in game_samples([won], replace_gain(objective, 0.0))[0].turns]

@@ -279,11 +279,11 @@ def test_a_breach_that_has_no_baseline_is_not_divided_and_enters_no_deviation() 
 
 
 def test_the_spread_of_a_scenario_is_the_variance_of_what_its_games_paid() -> None:
-    """Of the river 1, -1, 1, -1; of the piano 1, 1, and nothing twice, in both seats; the tiger's games end alike."""
+    """Of the river 1, -1, 1, -1; of the piano 1, 1 and nothing twice, in both seats; the tiger's games end alike."""
     won, lost, tied = Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS, Outcome.TIED
     ends = {"river": [won, lost] * 2, "piano": [won, won, tied, tied], "tiger": [lost] * 4}
     games = [replace(game(0, end, 2), scenario=word) for word, own in ends.items() for end in own]
-    assert spreads(games, Payoffs()) == {"river": 1.0, "piano": 0.25, "tiger": 0.0}
+    assert spreads(games, Payoffs()) == {"river": 1.0, "piano": 0.0, "tiger": 0.0}, "what agrees teaches nothing"
     assert spreads(games, Payoffs(tie=(-0.5, 0.0)))["piano"] == pytest.approx((0.5625 + 0.25) / 2)
 
 

@@ -70,14 +70,22 @@ def test_a_round_whose_games_all_agree_trains_nothing_and_one_without_a_decided_
         made.self_play(Stage.of_round(2), GAMES[2:], "round 2", [], None)
 
 
-def test_groups_are_counted_that_all_agree_whatever_games_of_them_paid_nothing(tmp_path: Path) -> None:
+def test_a_phase_without_gains_that_trains_nothing_is_refused_like_a_run_without_them(tmp_path: Path) -> None:
+    tied = GAMES[2]
+    turns = tuple(replace(turn, listener_logprob=-1.0 - place) for place, turn in enumerate(tied.turns))
+    objective, phases = {"drop_agreeing": True, "information_gain": 1}, [{"rounds": 1, "information_gain": 0}]
+    made = samples(tmp_path, objective=objective, self_play={"phases": phases})
+    with pytest.raises(InputError, match="round 1: none of 1 games was won by either side"):
+        made.self_play(Stage.of_round(1), [replace(tied, turns=turns)], "round 1", [])
+    assert made.self_play(Stage.of_round(2), [replace(tied, turns=turns)], "round 2", []).games
+
+
+def test_groups_are_counted_that_all_agree_or_paid_nothing(tmp_path: Path) -> None:
     made = samples(tmp_path, objective={"drop_agreeing": True}, words={"games_per_word": 3})
     won, lost, tied = GAMES
     ends = {"river": [won, won, tied], "piano": [won, won, lost], "tiger": [tied] * 3, "apple": [lost] * 6}
     played = [replace(each, scenario=word) for word, games in ends.items() for each in games]
-    assert made.num_dropped_groups(Stage.of_round(1), played) == 3, (
-        "one of the river, two of the apple; of the tiger nobody is paid"
-    )
+    assert made.num_dropped_groups(Stage.of_round(1), played) == 4, "of the river, the tiger, and two of the apple"
     assert samples(tmp_path, words={"games_per_word": 3}).num_dropped_groups(Stage.of_round(1), played) == 0, (
         "none are left out"
     )

@@ -63,6 +63,37 @@ def test_a_version_waits_for_whole_groups_of_games_about_one_word() -> None:
     assert sorted(numbers(stream.take())) == [0, 1, 6, 7]
 
 
+def test_a_group_of_which_a_game_was_too_old_is_not_whole_and_breaks_no_other() -> None:
+    stream = stream_of(games_per_word=2, games_per_version=4, max_lag=1)
+    tasks = {task.number: task for task in stream.lease("arena", 8)}
+    for version, taken in enumerate(([2, 3, 4, 5], [6, 7, 8, 9])):
+        for number in taken:
+            finish(stream, tasks[number], version)
+        assert numbers(stream.take()) == taken
+        stream.advance({"policy": version + 1})
+        tasks |= {task.number: task for task in stream.lease("arena", 4)}
+    finish(stream, tasks[0], 0)
+    for number in (1, 10, 11, 12):
+        finish(stream, tasks[number], 2)
+        assert stream.take() is None
+    finish(stream, tasks[13], 2)
+    assert numbers(stream.take()) == [10, 11, 12, 13], "game 1 waits: its group is not whole"
+    assert stream.counts().evicted == 1
+
+
+def test_groups_stay_whole_where_games_are_trained_on_twice() -> None:
+    stream = stream_of(games_per_word=2, games_per_version=4, max_lag=2, reuse=2)
+    taken = Counter[int]()
+    for version in range(6):
+        for task in stream.lease("arena", 12):
+            finish(stream, task, version)
+        found = numbers(stream.take())
+        taken.update(found)
+        assert Counter(number // 2 for number in found) == dict.fromkeys({number // 2 for number in found}, 2), found
+        stream.advance({"policy": version + 1})
+    assert max(taken.values()) == 2
+
+
 def test_a_version_takes_parts_of_groups_where_no_game_can_come_that_completes_one() -> None:
     stream = stream_of(games_per_word=2, games_per_version=2, max_lag=0)
     first, second = stream.lease("arena", 2)

@@ -217,6 +217,7 @@ def test_a_listener_has_one_engine_unless_a_frozen_opponent_has_it_already() -> 
     assert engines(**heard, evaluation={"against": ["imitated"]}) == ["engine-policy", "engine-imitated-policy"]
     assert engines(**heard, evaluation={"against": ["base"]})[-2:] == ["engine-base-policy", "engine-listener"]
     assert match_actors(config_of(**heard)) == [], "the listener's engine plays the last match"
+    assert len(match_actors(config_of(**heard, policies="separate"))) == 1, "it plays one of the two seats"
     other = {"objective": {"information_gain": 0.5, "listener": "base"}}
     assert len(match_actors(config_of(**other))) == 1
     assert engines(**heard, self_play={"rounds": 0}) == ["engine-policy"], "no game is trained on"

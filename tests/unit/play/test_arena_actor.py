@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def test_a_stream_is_stopped_at_once_also_after_an_evaluation(
     loop.run(scenario())
 
 
-def test_a_listener_is_asked_in_games_that_hide_a_fact_alone(
+def test_a_listener_is_asked_in_games_whose_hints_are_paid_alone(
     tiny_model: Path, tmp_path: Path, loop: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No engine of its pool is there, so a game that asks it waits, and is kept without its scores."""
@@ -73,13 +74,15 @@ def test_a_listener_is_asked_in_games_that_hide_a_fact_alone(
 
     async def scenario() -> tuple[list[Episode], list[str]]:
         buffer = BufferActor(str(tmp_path))
-        games = [taboo_rules(2), Rules(KuhnPoker(), "kuhn")]
+        unpaid = replace(taboo_rules(2), name="mine")  # a game of a run without gains of its own
+        games = [replace(taboo_rules(2), is_heard=True), unpaid, Rules(KuhnPoker(), "kuhn")]
         arena = ArenaActor("arena-0", "", games, 60, join_timeout_s=0.1, buffer=here(buffer))
         expert = Seat("expert", "scripted", Sampling(), str(tiny_model), cards_of({"river": ["water"]}))
         listener = Seat("listener", "listener", Sampling(), str(folder))
         seats = {"attacker": expert, "defender": expert, LISTENER: listener}
-        tasks = [GameTask(0, "river", "expert", game="taboo"), GameTask(1, "KJ", "expert", game="kuhn")]
-        assert await arena.play(tasks, seats, 2) == 2
+        tasks = [GameTask(n, "river", "expert", game=name) for n, name in enumerate(("taboo", "mine"))]
+        tasks.append(GameTask(2, "KJ", "expert", game="kuhn"))
+        assert await arena.play(tasks, seats, 2) == 3
         played = [decode(data) for data in await buffer.take("expert")]
         return played, [name for model, name in arena._renderers if model == str(folder)]
 

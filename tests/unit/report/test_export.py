@@ -166,9 +166,11 @@ def test_advantages_are_those_that_are_trained_with(baseline: str, learn_from: s
 
 
 def test_advantages_that_the_log_cannot_tell_are_left_out(tmp_path: Path) -> None:
-    for name, stage, objective in (("a", "spag-1", "moving"), ("b", "stream", "mean")):
+    moving, mean = {"baseline": "moving"}, {"baseline": "mean"}
+    divided = {**mean, "baseline_std": "batch"}
+    for name, stage, objective in (("a", "spag-1", moving), ("b", "stream", mean), ("c", "spag-1", divided)):
         more = {"schedule": "stream", "self_play": {"games_per_round": 64}, "stream": {"games_per_version": 8}}
-        settings = {**KUHN, "objective": {"baseline": objective}, **(more if stage == "stream" else {})}
+        settings = {**KUHN, "objective": objective, **(more if stage == "stream" else {})}
         make_run_folder(tmp_path / name, parse_config(settings))
         write_log(tmp_path / name, stage, kuhn_games(stage))
         rows = rows_of(tmp_path / name)

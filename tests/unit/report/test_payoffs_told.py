@@ -37,6 +37,16 @@ def told(**settings: Any) -> tuple[str | None, str | None]:
             " (round 1, rounds 2 to 4)",
         ),
         ({"self_play": {"phases": [{"rounds": 1}]}}, "rounds 1 to 3: game.payoffs", None),
+        (
+            {"self_play": {"phases": [{"rounds": 1, "payoffs": each} for each in (HELPING, {}, HELPING)]}},
+            "round 1: phase 1, cooperative; round 2: phase 2; round 3: phase 3, cooperative",
+            " (round 1, round 3)",
+        ),
+        (
+            {"game": {"payoffs": {**HELPING, "right_guess": [None, 1]}}},
+            None,
+            None,
+        ),  # nothing trains the attacker to help
     ],
 )
 def test_rounds_are_told_with_their_payoffs_and_what_is_cooperative(

@@ -140,6 +140,14 @@ def test_rounds_have_the_payoffs_of_their_phase_and_all_others_those_of_the_game
     assert parse_config(config.model_dump(mode="json")) == config
 
 
+def test_a_game_of_ones_own_may_have_phases_of_information_gain() -> None:
+    phases = [{"rounds": 1, "information_gain": 0}]
+    objective = {"information_gain": 1, "advantage": "rae"}
+    config = parse_config({"game": {"name": "mine:G"}, "objective": objective, "self_play": {"phases": phases}})
+    (own,) = config.each_game
+    assert [own.objective_of(Stage.of_round(number)).information_gain for number in (1, 2)] == [0, 1]
+
+
 def test_rounds_have_the_information_gain_of_their_phase() -> None:
     phases = [{"rounds": 1, "information_gain": 2.0}, {"rounds": 1}, {"rounds": 1, "information_gain": 0}]
     config = parse_config({"objective": {"information_gain": 0.5}, "self_play": {"rounds": 4, "phases": phases}})
@@ -152,7 +160,7 @@ def test_rounds_have_the_information_gain_of_their_phase() -> None:
     [
         (
             {"self_play": {"rounds": 2, "phases": [{"rounds": 1}, {"rounds": 2}]}},
-            "self_play: phases have 3 rounds, but rounds is 2; shorten them, or set rounds to at least 3",
+            "self_play: phases have 3 rounds, but rounds is 2; set rounds to at least 3, or shorten the phases, which",
         ),
         (
             {"self_play": {"phases": [{"rounds": 1}, {"rounds": 1, "information_gain": 0.5}]}},
@@ -169,7 +177,19 @@ def test_rounds_have_the_information_gain_of_their_phase() -> None:
         ),
         (
             {"self_play": {"phases": [{"rounds": 1}]}, "game": {"name": "kuhn"}, "prompts": "lines"},
-            "self_play.phases are payoffs by round of the game `taboo` alone; leave them out",
+            "self_play.phases are for a run of one game",
+        ),
+        (
+            {"self_play": {"phases": [{"rounds": 1, "payoffs": {}}]}, "game": {"name": "mine:G"}, "prompts": "lines"},
+            "self_play.phases are for a run of one game: payoffs by round of `taboo`, information_gain by round of it",
+        ),
+        (
+            {
+                "game": {"payoffs": {"right_guess": [1, 1], "cooperative": True}},
+                "objective": {"learn_from": "both"},
+                "league": {"past_share": 0.5, "choose": "hard"},
+            },
+            "league.choose: hard chooses opponents by who wins, but game.payoffs pays both for a right guess",
         ),
         (
             {
@@ -177,7 +197,7 @@ def test_rounds_have_the_information_gain_of_their_phase() -> None:
                 "games": [{"name": name, "share": 0.5} for name in ("taboo", "kuhn")],
                 "prompts": "lines",
             },
-            "self_play.phases are payoffs by round of the game `taboo` alone; leave them out",
+            "self_play.phases are for a run of one game",
         ),
     ],
 )

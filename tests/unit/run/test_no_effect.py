@@ -81,7 +81,10 @@ def test_the_defaults_have_an_effect_or_are_not_mentioned() -> None:
             {"game": {"payoffs": {"early_guess": [0, -0.2]}}},
             "game.payoffs.early_guess: [0.0, -0.2]",
             "game.max_guesses is 1",
-            {"game": {"payoffs": {"early_guess": [0, -0.2]}, "max_guesses": 2}},
+            {
+                "game": {"payoffs": {"early_guess": [0, -0.2], "tie": [-0.1, -0.1]}, "max_guesses": 2},
+                "objective": {"learn_from": "both"},
+            },
         ),
         (
             {"objective": {"baseline_decay": 0.9, "baseline": "mean"}},
@@ -249,6 +252,34 @@ def test_cooperative_payoffs_that_pay_nobody_for_helping_are_named() -> None:
     assert (
         values_without_effect(parse_config({"game": {"payoffs": helping}, "objective": {"learn_from": "both"}})) == []
     )
+
+
+@pytest.mark.parametrize(("learn_from", "when"), [("winners", "won"), ("both", "won or lost")])
+def test_wrong_guesses_that_cost_nothing_in_some_games_are_named(learn_from: str, when: str) -> None:
+    game = {"payoffs": {"early_guess": [0, -0.2]}, "max_guesses": 2}
+    (line,) = values_without_effect(parse_config({"game": game, "objective": {"learn_from": learn_from}}))
+    assert line.startswith(f"game.payoffs.early_guess: [0.0, -0.2] reaches the defender only in games that it {when};")
+    usual = {"payoffs": {"early_guess": [0.1, 0]}, "max_guesses": 2}
+    assert values_without_effect(parse_config({"game": usual, "objective": {"learn_from": learn_from}})) == []
+
+
+def test_an_order_by_progress_that_ends_within_its_first_pass_is_named() -> None:
+    settings = {"words": {"order": "progress", "games_per_word": 4}, "self_play": {"rounds": 4, "games_per_round": 64}}
+    config = parse_config(settings)
+    (line,) = values_without_effect(config, {"taboo": 64})
+    assert line.startswith("words.order: progress has no effect, because all rounds give out 64 of the 64 scenarios of")
+    assert values_without_effect(config, {"taboo": 63}) == []
+
+
+def test_a_listener_that_no_round_pays_for_is_named() -> None:
+    def lines(*gains: float) -> list[str]:
+        phases = [{"rounds": 1, "information_gain": gain} for gain in gains]
+        settings = {"objective": {"information_gain": 0.5}, "self_play": {"rounds": 2, "phases": phases}}
+        return values_without_effect(parse_config(settings))
+
+    (line,) = lines(0, 0)
+    assert line.startswith("objective.information_gain: 0.5 has no effect but the cost of its listener")
+    assert lines(0) == lines(0, 1) == []
 
 
 def test_of_several_games_a_key_counts_if_any_of_them_uses_it() -> None:

@@ -91,7 +91,9 @@ def test_decks_are_sent_where_a_game_has_its_words_or_its_expert_from_one() -> N
     assert has_decks()
     assert has_decks(words=own_words), "the expert of imitation"
     assert not has_decks(words=own_words, imitation={"enabled": False})
+    assert not has_decks(words={"source": "textarena"}, imitation={"enabled": False})
     assert not has_decks(game={"name": "kuhn"})
+    assert has_decks(game={"name": "kuhn"}, tracking={"callbacks": ["mine:Reads"]}), "your code may read one"
     assert has_decks(game={"name": "mine:MyTaboo"}), "made from ours"
 
 

@@ -91,6 +91,10 @@ def test_a_listener_has_something_to_read_before_the_first_hint_in_every_style(s
 
 def test_a_game_that_tells_a_listener_nothing_is_refused(tiny_model: Path, tmp_path: Path) -> None:
     check_listener(own_game(tmp_path), str(tiny_model), ["tiger"])
+    (tmp_path / "river").mkdir()
+    fails = own_game(tmp_path / "river", heard="{'tiger': 'a'}[scenario] + ' '.join(history)")
+    with pytest.raises(ConfigError, match=re.escape("messages(1, [], 'river') of ")):
+        check_listener(fails, str(tiny_model), ["tiger", "river"])
     for folder, changes, said in (
         ("a", {"guesser": ""}, "hides no fact that a seat may claim (`Guessing` in docs/games"),
         ("b", {"heard": "history[-1]"}, "messages(1, [], 'tiger') of "),
