@@ -18,7 +18,7 @@ up, and which batch is handed out), and of the leases (`GameStream.leases`: whic
 
 With `words.games_per_word` above 1 a version takes whole groups: all games of a word that is compared. It waits for
 them as long as games are under way or may start. If none can come (permits are bounded), it takes games of groups that
-are not whole, so it never deadlocks here either. A group is smaller if games of it were evicted.
+are not whole, so it never deadlocks here either. The rest of a group of which a game was evicted comes last.
 
 Plain classes, no Ray; cluster/buffer/buffer_actor.py hosts them.
 """

@@ -9,7 +9,7 @@
 
 They are made in the process of the Run when training starts, without arguments, and called one after the other by a
 thread of their own, so the run waits for them only at its end. A method that raises three times in a row is not called
-any more. A stage that is begun again, after a resume or because learners were lost, is told again.
+any more. A stage that is restarted, after a resume or because learners were lost, is told again.
 """
 
 from __future__ import annotations

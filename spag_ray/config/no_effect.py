@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from functools import reduce
-from typing import Any
+from typing import Any, TypeAlias
 
 from spag_ray.config.engine import EngineConfig
 from spag_ray.config.objective import BETWEEN_CLIPS, ObjectiveConfig
@@ -101,9 +101,19 @@ def _value(config: RunConfig, key: str) -> Any:
 
 def _idle_keys(config: RunConfig) -> Iterator[tuple[str, str]]:
     """(key, why) of every key that has no effect in a run of one game, whether it was set or not."""
-    objective, self_play, evaluation = config.objective, config.self_play, config.evaluation
-    imitation, learner = config.imitation, config.learner
-    rules: list[tuple[bool, str, str, tuple[str, ...]]] = [
+    for is_idle, why, part, keys in (*_of_learning(config), *_of_running(config)):
+        if is_idle:
+            yield from (((f"{part}.{key}" if part else key), why) for key in keys)
+
+
+# (whether the keys have no effect, why, their part, the keys)
+_Rule: TypeAlias = tuple[bool, str, str, tuple[str, ...]]
+
+
+def _of_learning(config: RunConfig) -> list[_Rule]:
+    """What the objective and self-play learn by."""
+    objective, self_play, imitation = config.objective, config.self_play, config.imitation
+    return [
         (objective.loss == "published", "objective.loss is published", "objective", _SPAG_TERMS),
         (
             objective.length_norm != "constant" and objective.loss != "dr-grpo",
@@ -155,6 +165,13 @@ def _idle_keys(config: RunConfig) -> Iterator[tuple[str, str]]:
             "self_play",
             ("mix_share",),
         ),
+    ]
+
+
+def _of_running(config: RunConfig) -> list[_Rule]:
+    """Imitation's games, the schedule, prompts, opponents, evaluation, the machines."""
+    imitation, evaluation, learner = config.imitation, config.evaluation, config.learner
+    return [
         (imitation.source != "scripted", "all games of imitation.source are imitated", "imitation", ("games",)),
         (config.schedule != "stream", f"schedule is {config.schedule}", "stream", tuple(StreamConfig.model_fields)),
         (config.schedule != "stream", f"schedule is {config.schedule}", "checkpoint", ("every_versions",)),
@@ -184,9 +201,6 @@ def _idle_keys(config: RunConfig) -> Iterator[tuple[str, str]]:
             ("num_cpus", "metrics_port"),
         ),
     ]
-    for is_idle, why, part, keys in rules:
-        if is_idle:
-            yield from (((f"{part}.{key}" if part else key), why) for key in keys)
 
 
 def _idle_payoffs(config: RunConfig) -> Iterator[str]:

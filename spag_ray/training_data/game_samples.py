@@ -51,13 +51,13 @@ def game_samples(
     """Games -> training samples, in the order given (docs/learning.md, "Payoffs").
 
     A seat's payoff minus its baseline, with `baseline_std: batch` divided by its standard deviation (`deviations`), is
-    shared over the seat's turns. Winners are always trained; losers and both
-    seats of a tie only with `learn_from: both`. With `loser_turns: deciding` the loser's payoff goes to the turn that
-    lost the game. With `trap_credit: trap` the payoff of a trap goes to the turn before the word was said, and with
-    `guess_credit: guess` that of a right guess goes to the guess. After a breach, the breaker's payoff goes to the turn
-    that broke the rules, as it is. What a wrong guess paid that did not end the game is added to its turns as it is, if
-    their seat is trained in this game. A game's weight is decided / (2 * games its winner's role won) over the episodes
-    given, or over the last decided games in `window`; ties and breaches have weight 1.
+    shared over the seat's turns. Winners are always trained; losers and both seats of a tie only with `learn_from:
+    both`. With `loser_turns: deciding` the loser's payoff goes to the turn that lost the game. With `trap_credit: trap`
+    the payoff of a trap goes to the turn before the word was said, and with `guess_credit: guess` that of a right guess
+    goes to the guess. After a breach, the breaker's payoff goes to the turn that broke the rules, as it is. What a
+    wrong guess paid that did not end the game is added to its turns as it is, if their seat is trained in this game. A
+    game's weight is decided / (2 * games its winner's role won) over the episodes given, or over the last decided games
+    in `window`; ties and breaches have weight 1.
 
     With `objective.information_gain` turns are also trained by what their hints told a listener, whoever was paid
     (information_gain.py).
@@ -86,20 +86,18 @@ def game_samples(
     for episode, (weight, own) in zip(episodes, learned, strict=True):
         outcome = episode.verdict.outcome
         turns = tuple(
-            Sample(
-                turn.prompt_ids,
-                turn.token_ids,
-                advantage,
-                turn.logprobs if sampled else None,
-                role=turn.role,
-                forced=turn.forced,
-            )
-            for turn, advantage in ((episode.turns[index], own[index]) for index in sorted(own))
-            if turn.token_ids and (learning is None or turn.policy in learning)
+            _sample(turn, own[index], sampled)
+            for index in sorted(own)
+            if (turn := episode.turns[index]).token_ids and (learning is None or turn.policy in learning)
         )
         if turns:
             games.append(GameSample(episode.episode_id, outcome.winner or outcome.breaker, weight, turns))
     return games
+
+
+def _sample(turn: Turn, advantage: float, sampled: bool) -> Sample:
+    logprobs = turn.logprobs if sampled else None
+    return Sample(turn.prompt_ids, turn.token_ids, advantage, logprobs, role=turn.role, forced=turn.forced)
 
 
 # (a game's weight, {index of a turn: its advantage}) of each game

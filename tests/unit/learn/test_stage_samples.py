@@ -1,4 +1,4 @@
-"""What is learned in each stage."""
+"""What is trained on in each stage."""
 
 from __future__ import annotations
 
