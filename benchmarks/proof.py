@@ -5,21 +5,21 @@
     python benchmarks/proof.py tables --out docs/proof           # of the seeds in the documentation
     python benchmarks/proof.py tables --out docs/proof-steady    # of those with the present configuration
 
-First `spag-ray train --seeds` trains `spag` with every seed, into OUT/spag/seed-N. What follows depends on what that
-run of the same seed played and learned, so it is made seed by seed, in OUT/seed-N. Each is a command of the command
-line:
+Each is a call of `spag-ray train --seeds`, into OUT/NAME/seed-N, one after the other:
 
     spag             imitate, then SPAG rounds (configs/cpu_proof.yaml)
-    published        the published objective from the same imitated model, with as many rounds. It trains only winners'
-                     turns (and breaches), so it plays enough games to train on as many tokens as `spag`
+    published        the published objective from the seed's imitated model, with as many rounds. It trains only
+                     winners' turns (and breaches), so it plays enough games to train on as many tokens as `spag`
     imitation-only   one imitation from the base model, of as many tokens as imitation and SPAG rounds together
-    listening-only   as `spag` from the same imitated model, but no end of a game has a payoff: only listening and the
-                     related terms train
-    match            spag's last stage against the base model, the imitated one and the others' last, both seats
+    listening-only   as `spag` from the seed's imitated model, but no end of a game has a payoff: only listening and
+                     the related terms train
 
-Tokens are those with a loss, including the words of listened turns. All players of a seed have the same held-out words;
-held-out and training words differ between seeds. The tables are made from each seed's matches.json, held_out.json and
-costs.json. `python -m benchmarks.hearing runs/proof/spag/seed-*` measures how well models hear and hint.
+Numbers of games make the tokens of all seeds together equal, so an OUT keeps the seeds of its first call. Tokens are
+those with a loss, including the words of listened turns. Then each seed has a match, in OUT/seed-N: spag's last stage
+against the base model, the imitated one and the others' last, both seats. All players of a seed have the same held-out
+words; held-out and training words differ between seeds. The tables are made from each seed's matches.json,
+held_out.json and costs.json. `python -m benchmarks.hearing runs/proof/spag/seed-*` measures how well models hear and
+hint.
 """
 
 from __future__ import annotations
@@ -88,50 +88,62 @@ def main() -> None:
 
 def run(out: Path, seeds: str, overrides: Sequence[str]) -> None:
     """Run what is not finished yet."""
-    from cluster.commands.seeds import seeds_of  # not at the top: it imports Ray, which tables do not need
+    from cluster.commands.seeds import seeds_of, with_seed  # not at the top: it imports Ray, which tables do not need
 
-    numbers = seeds_of(seeds, overrides)
-    command = ["train", CONFIG, "--seeds", seeds, "--run-dir", str(out / "spag"), "--resume"]
-    called([*command, *(part for override in overrides for part in ("-o", override))])
-    for seed in numbers:
-        check_finished(spag_of(out / f"seed-{seed}"))
-    for seed in numbers:
-        run_rivals(out / f"seed-{seed}", seed, overrides)
+    overrides_of = {out / f"seed-{seed}": with_seed(overrides, seed) for seed in seeds_of(seeds, overrides)}
+    folders = list(overrides_of)
+    train_all(out / "spag", seeds, folders, overrides)
+    config = load_config(CONFIG, overrides_of[folders[0]])
+    for rival, own in overrides_of_rivals(out, folders, config).items():
+        train_all(out / rival, seeds, folders, [*overrides, *own])
+    for folder in folders:
+        compare(folder, overrides_of[folder])
+
+
+def train_all(runs: Path, seeds: str, folders: Sequence[Path], overrides: Sequence[str]) -> None:
+    called(["train", CONFIG, "--seeds", seeds, "--run-dir", str(runs), "--resume", *options(overrides)])
+    for folder in folders:
+        check_finished(runs / folder.name)
 
 
 def spag_of(seed: Path) -> Path:
     """The run that the rivals of this seed's folder are measured by."""
-    return seed.parent / "spag" / seed.name
+    return run_of(seed, "spag")
 
 
-def run_rivals(folder: Path, seed: int, overrides: Sequence[str]) -> None:
-    """Run the steps of a seed after `spag` that are not finished yet."""
+def run_of(seed: Path, name: str) -> Path:
+    return seed.parent / name / seed.name
+
+
+def overrides_of_rivals(out: Path, folders: Sequence[Path], config: RunConfig) -> dict[str, list[str]]:
+    """What each rival changes, once all runs of `spag` have finished."""
+    spags = [spag_of(folder) for folder in folders]
+    learned = [target_tokens(spag) for spag in spags]
+    imitated = sum(tokens["imitated"] for tokens in learned)
+    in_rounds = sum(map(sum, (tokens.values() for tokens in learned))) - imitated
+    winners = sum(published_tokens(spag, config) for spag in spags)
+    games_per_round = round(config.self_play.games_per_round * in_rounds / max(1, winners) / config.self_play.rounds)
+    games = round(config.imitation.games * (imitated + in_rounds) / imitated)
+    unmeasured = ["evaluation.games=0", "evaluation.tasks=[]"]
+    alone = [f"model={spag_of(out / 'seed-{seed}')}/models/imitated", "imitation.enabled=false", *unmeasured]
+    return {
+        "published": [*alone, *PUBLISHED, f"self_play.games_per_round={games_per_round}"],
+        "imitation-only": [f"imitation.games={games}", "self_play.rounds=0", *unmeasured],
+        "listening-only": [*alone, NOTHING_PAYS],
+    }
+
+
+def compare(folder: Path, overrides: Sequence[str]) -> None:
+    """The match of a seed, and its records."""
     folder.mkdir(parents=True, exist_ok=True)
-    common = [f"seed={seed}", *overrides]
-    config = load_config(CONFIG, common)
+    config = load_config(CONFIG, overrides)
     last = str(Stage.of_round(config.self_play.rounds))
-    published, imitation, listening = (folder / name for name in RIVALS)
-
     spag = spag_of(folder)
-    learned = target_tokens(spag)
-    in_rounds = sum(count for stage, count in learned.items() if stage != "imitated")
-    imitated = f"model={spag / 'models' / 'imitated'}"
-    first = config.self_play.games_per_round / max(1, published_tokens(spag, config))
-    games = round(first * in_rounds / config.self_play.rounds)
-    alone = [*common, imitated, "imitation.enabled=false", "evaluation.games=0", "evaluation.tasks=[]"]
-    train(published, [*alone, *PUBLISHED, f"self_play.games_per_round={games}"])
-    games = round(config.imitation.games * (learned["imitated"] + in_rounds) / learned["imitated"])
-    train(
-        imitation,
-        [*common, f"imitation.games={games}", "self_play.rounds=0", "evaluation.games=0", "evaluation.tasks=[]"],
-    )
-    train(listening, [*alone, NOTHING_PAYS])
-
     models = {last: spag / "models" / last, "imitated": spag / "models" / "imitated", "base": config.model}
-    models |= {rival: folder / rival / "models" / last for rival in RIVALS}
-    models["imitation-only"] = imitation / "models" / "imitated"
+    models |= {rival: run_of(folder, rival) / "models" / last for rival in RIVALS}
+    models["imitation-only"] = run_of(folder, "imitation-only") / "models" / "imitated"
     named = [part for name, model in models.items() for part in ("--player", f"{name}={model}")]
-    match(spag / "matches.json", folder / "match", [*named, "--against", last], common)
+    match(spag / "matches.json", folder / "match", [*named, "--against", last], overrides)
     step(folder / "report", ["report", str(spag)])
     shutil.copy(spag / "matches.json", folder)
     (folder / "held_out.json").write_text(json.dumps(held_out_lines(spag), indent=1) + "\n")
@@ -139,14 +151,16 @@ def run_rivals(folder: Path, seed: int, overrides: Sequence[str]) -> None:
 
 
 def train(folder: Path, overrides: Sequence[str]) -> None:
-    command = ["train", CONFIG, "--run-dir", str(folder), "--resume"]
-    step(folder, [*command, *(part for override in overrides for part in ("-o", override))])
+    step(folder, ["train", CONFIG, "--run-dir", str(folder), "--resume", *options(overrides)])
 
 
 def match(out: Path, folder: Path, arguments: Sequence[str], overrides: Sequence[str]) -> None:
     """Into `out`: if it is the matches.json of a run, that run's report shows them."""
-    command = ["match", CONFIG, *arguments, "--out", str(out)]
-    step(folder, [*command, *(part for override in overrides for part in ("-o", override))])
+    step(folder, ["match", CONFIG, *arguments, "--out", str(out), *options(overrides)])
+
+
+def options(overrides: Sequence[str]) -> list[str]:
+    return [part for override in overrides for part in ("-o", override)]
 
 
 def step(folder: Path, arguments: Sequence[str]) -> None:
@@ -350,24 +364,23 @@ def share(count: int, of: int) -> str:
 
 
 def costs(seed: Path) -> Iterator[dict[str, Any]]:
-    """What each step of a seed took, and what it played and learned, in the order in which they ended. The time of
-    `spag` is that of its measurements, without the start of its processes."""
-    spag = spag_of(seed)
-    found = [("spag", spag, round(clock_of(MetricLines(spag / "metrics.jsonl").typed()).seconds))]
-    for done in sorted(seed.glob("*.done.json"), key=lambda path: path.stat().st_mtime):
-        run = seed / done.name.removesuffix(".done.json")
-        found.append((run.name, run, json.loads(done.read_text())["seconds"]))
-    for name, run, seconds in found:
-        cost: dict[str, Any] = {"step": name, "seconds": seconds}
-        if (run / "metrics.jsonl").exists():
-            tokens = target_tokens(run)
-            cost["imitation_tokens"] = tokens.pop("imitated", 0)
-            cost["self_play_tokens"] = sum(tokens.values())
-            games = {line.stage: line.games for line in measured(run, PlayLine)}  # a resumed round says it again
-            cost["self_play_games"] = sum(
+    """What each run of a seed took, and what it played and learned, and what its match took. The time of a run is that
+    of its measurements, without the start of its processes."""
+    for name in ("spag", *RIVALS):
+        metrics = run_of(seed, name) / "metrics.jsonl"
+        tokens = target_tokens(metrics.parent)
+        games = {line.stage: line.games for line in measured(metrics.parent, PlayLine)}  # a resumed round says it again
+        yield {
+            "step": name,
+            "seconds": round(clock_of(MetricLines(metrics).typed()).seconds),
+            "imitation_tokens": tokens.pop("imitated", 0),
+            "self_play_tokens": sum(tokens.values()),
+            "self_play_games": sum(
                 count for stage, count in games.items() if Stage.parse(stage).kind is StageKind.ROUND
-            )
-        yield cost
+            ),
+        }
+    for name in ("match", "report"):
+        yield {"step": name, "seconds": json.loads((seed / f"{name}.done.json").read_text())["seconds"]}
 
 
 def cost_lines(seeds: Sequence[Path]) -> Iterator[str]:

@@ -29,7 +29,10 @@ Overrides = Annotated[list[str] | None, typer.Option("-o", help="override a key:
 GameName = Annotated[str | None, typer.Option(help="which one, if the configuration has several games")]
 RulesName = Literal["strict", "published"]
 Seeds = Annotated[
-    str | None, typer.Option(help="a run for each: 0-3, or 1,2,5; in RUN_DIR/seed-0 ..., with a table at the end")
+    str | None,
+    typer.Option(
+        help="a run for each: 0-3, or 1,2,5; in RUN_DIR/seed-0 ..., with a table at the end. -o may name {seed}"
+    ),
 ]
 
 
@@ -58,14 +61,15 @@ def train(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan and start nothing")] = False,
 ) -> None:
     """Train by imitation, then by rounds of self-play; evaluate with matches on held-out words."""
-    settings = load_config(config, override or [])
-    if not (resume and run_dir):
-        check_name(settings)
+    overrides = override or []
     numbers: tuple[int, ...] = ()
     if seeds is not None:
-        from cluster.commands.seeds import plan_of_seeds, seeds_of
+        from cluster.commands.seeds import SeedRuns, plan_of_seeds, run_seeds, seeds_of, with_seed
 
-        numbers = seeds_of(seeds, override or ())
+        numbers = seeds_of(seeds, overrides)
+    settings = load_config(config, with_seed(overrides, numbers[0]) if numbers else overrides)
+    if not (resume and run_dir):
+        check_name(settings)
     if dry_run:
         from cluster.planning.plan_text import print_plan
 
@@ -79,9 +83,7 @@ def train(
         raise ConfigError("--resume continues the run of a folder; name it with --run-dir")
     folder = run_dir or Path("runs") / f"{settings.name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     if numbers:
-        from cluster.commands.seeds import SeedRuns, run_seeds
-
-        run_seeds(SeedRuns(config, tuple(override or ()), numbers, folder, resume), settings, _console(_RunConsole))
+        run_seeds(SeedRuns(config, tuple(overrides), numbers, folder, resume), _console(_RunConsole))
         return
     from cluster.commands.train import run_training
 
@@ -121,12 +123,13 @@ def submit(
     check_address(address, Form.JOBS, where="--address")
     from cluster.commands.runs import run_submit
 
-    settings = load_config(config, override or [])
-    check_name(settings)
     if seeds is not None:
-        from cluster.commands.seeds import seeds_of
+        from cluster.commands.seeds import check_same_for_all, seeds_of
 
         seeds_of(seeds, override or ())
+        check_same_for_all(override or ())
+    settings = load_config(config, override or [])
+    check_name(settings)
     code = run_submit(
         settings, address, run_dir, _console(), resume=resume, follow=follow, dry_run=dry_run, seeds=seeds
     )

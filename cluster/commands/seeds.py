@@ -1,7 +1,7 @@
 """`spag-ray train --seeds`: the same run with several seeds, and the table over them.
 
-    seeds_of("0-2,7")                              (0, 1, 2, 7)
-    run_seeds(SeedRuns(...), config, console)      RUN_DIR/seed-0, RUN_DIR/seed-1, ...: each an ordinary run folder
+    seeds_of("0-2,7")                     (0, 1, 2, 7)
+    run_seeds(SeedRuns(...), console)     RUN_DIR/seed-0, RUN_DIR/seed-1, ...: each an ordinary run folder
 
 Each run is a process of its own, so that one that fails leaves the others alone. Where each starts a Ray on this
 machine, they run one after another. On a cluster as many run at a time as have room in what is free at the start.
@@ -34,10 +34,12 @@ from cluster.runtime.ray_session import address_of, is_job, ray_session
 from cluster.runtime.run_folder import check_can_be_made, check_continues, is_finished, with_kept_dtypes
 from cluster.runtime.stop_notice import notice_to_stop
 from cluster.types import NodeResources
+from spag_ray.config.loading import load_config
 from spag_ray.config.run import RunConfig
 from spag_ray.config.shipped import find_config
 from spag_ray.errors import ConfigError, InputError, SpagError, StopRequestedError
 
+SEED = "{seed}"  # in an override
 MAX_SEEDS = 1000  # a slip of the keyboard asks for more
 LOOK_EVERY_S = 0.2
 # `python -m spag_ray`, but a run gets a SIGTERM if this process is killed: nobody else would stop it.
@@ -54,7 +56,7 @@ class SeedsError(SpagError):
 @dataclass(frozen=True)
 class SeedRuns:
     """What was asked for: the configuration and its overrides as they were given, the seeds, and the folder that gets a
-    run folder for each. `resume`: continue those that are there."""
+    run folder for each. In an override {seed} is each run's own. `resume`: continue those that are there."""
 
     config: str
     overrides: tuple[str, ...]
@@ -64,6 +66,9 @@ class SeedRuns:
 
     def folder_of(self, seed: int) -> Path:
         return self.folder / f"seed-{seed}"
+
+    def config_of(self, seed: int) -> RunConfig:
+        return load_config(self.config, with_seed(self.overrides, seed))
 
 
 def seeds_of(text: str, overrides: Sequence[str] = ()) -> tuple[int, ...]:
@@ -92,6 +97,25 @@ def seeds_of(text: str, overrides: Sequence[str] = ()) -> tuple[int, ...]:
     return tuple(seeds)
 
 
+def with_seed(overrides: Sequence[str], seed: int) -> list[str]:
+    """The overrides of this seed's run.
+
+    >>> with_seed(["model=runs/a/seed-{seed}"], 2)
+    ['model=runs/a/seed-2', 'seed=2']
+    """
+    return [*(each.replace(SEED, str(seed)) for each in overrides), f"seed={seed}"]
+
+
+def check_same_for_all(overrides: Sequence[str]) -> None:
+    """Raises ConfigError for one that differs between seeds: a job is sent one configuration."""
+    for override in overrides:
+        if SEED in override:
+            raise ConfigError(
+                f"-o {override}: a job has one configuration for all of its seeds; submit each seed, or let "
+                "`spag-ray train --seeds` run them from a machine of the cluster (cluster.address)"
+            )
+
+
 def plan_of_seeds(seeds: Sequence[int], config: RunConfig) -> str:
     """What `--dry-run` says of them. No cluster is asked."""
     told = f"{_count(len(seeds))} of this plan, with seed {', '.join(map(str, seeds))}"
@@ -104,38 +128,38 @@ def plan_of_seeds(seeds: Sequence[int], config: RunConfig) -> str:
     )
 
 
-def run_seeds(asked: SeedRuns, config: RunConfig, console: Console) -> None:
-    """`spag-ray train --seeds`: runs what has not finished yet, and prints the table over all that have. `config` is
-    that of `asked`, whose own seed does not count.
+def run_seeds(asked: SeedRuns, console: Console) -> None:
+    """`spag-ray train --seeds`: runs what has not finished yet, and prints the table over all that have.
 
-    Raises RunFolderError before anything starts if one of the folders cannot be used; StopRequestedError after a
-    request to stop; SeedsError if a run has failed or was stopped.
+    Raises ConfigError or RunFolderError before anything starts if a seed's configuration is wrong or its folder cannot
+    be used; StopRequestedError after a request to stop; SeedsError if a run has failed or was stopped.
     """
     if is_job():
         check_run_dir(asked.folder)
-    waiting = [seed for seed in asked.seeds if not _has_finished(asked, seed, config)]
+    configs = {seed: asked.config_of(seed) for seed in asked.seeds}
+    waiting = [seed for seed, config in configs.items() if not _has_finished(asked, config)]
     for seed in asked.seeds:
         if seed not in waiting:
             _say(console, f"seed-{seed} has finished already")
-    at_once = min(_most_at_once(config, len(waiting)), len(waiting))
+    at_once = min(_most_at_once(configs[asked.seeds[0]], len(waiting)), len(waiting))
     if waiting:
         how = "one after another" if at_once == 1 else f"{at_once} at a time"
         _say(console, f"{_count(len(waiting))} in {asked.folder}{'' if len(waiting) == 1 else f', {how}'}")
     # A copy: whoever edits the file meanwhile does not change the runs that have not started.
     with tempfile.TemporaryDirectory(prefix="spag-ray-seeds-") as kept, notice_to_stop() as notice:
         file = Path(shutil.copy(find_config(asked.config), kept))
-        unfinished = _Processes(asked, file, config, console, notice).run(waiting, at_once)
+        unfinished = _Processes(asked, file, configs, console, notice).run(waiting, at_once)
     _print_table([asked.folder_of(seed) for seed in asked.seeds if seed not in unfinished], console)
     _raise_for(unfinished, asked, bool(notice))
 
 
-def _has_finished(asked: SeedRuns, seed: int, config: RunConfig) -> bool:
+def _has_finished(asked: SeedRuns, config: RunConfig) -> bool:
     """Raises RunFolderError if the folder of this seed cannot be made, or not be continued."""
-    folder = asked.folder_of(seed)
+    folder = asked.folder_of(config.seed)
     if not (asked.resume and folder.exists()):
         check_can_be_made(folder)
         return False
-    its = with_kept_dtypes(config.model_copy(update={"seed": seed}), folder)
+    its = with_kept_dtypes(config, folder)
     check_continues(folder, its)  # a finished one, too: the table is over runs of one configuration
     return is_finished(folder, its)
 
@@ -155,7 +179,7 @@ class _Processes:
 
     asked: SeedRuns
     file: Path
-    config: RunConfig
+    configs: Mapping[int, RunConfig]
     console: Console
     notice: Sequence[float]
     running: dict[int, subprocess.Popen[str]] = field(default_factory=dict)
@@ -185,7 +209,7 @@ class _Processes:
     def _start(self, seed: int, has_prefix: bool) -> None:
         folder = self.asked.folder_of(seed)
         self.say(f"seed-{seed} {'resumes' if folder.exists() else 'starts'}")
-        overrides = [part for each in (*self.asked.overrides, f"seed={seed}") for part in ("-o", each)]
+        overrides = [part for each in with_seed(self.asked.overrides, seed) for part in ("-o", each)]
         arguments = ["train", str(self.file), "--run-dir", str(folder), *overrides]
         process = subprocess.Popen(
             [sys.executable, "-c", _CHILD, str(os.getpid()), *arguments, *(["--resume"] if self.asked.resume else [])],
@@ -221,7 +245,7 @@ class _Processes:
             del self.running[seed]
             if (reader := self.readers.pop(seed, None)) is not None:
                 reader.join(timeout=10)  # bounded: a process that it has left behind may hold the pipe
-            if is_finished(self.asked.folder_of(seed), self.config):
+            if is_finished(self.asked.folder_of(seed), self.configs[seed]):
                 self.say(f"seed-{seed} has finished")
                 continue
             # A run that was asked to stop ends with 0, or by the signal if it has hardly started: Python's way of

@@ -353,3 +353,24 @@ def test_the_runs_of_a_killed_parent_stop_at_a_point_where_nothing_is_lost(here:
     parent.process.kill()
     parent.wait_for("notices 0")
     parent.output()
+
+
+def test_an_override_may_name_the_seed_of_its_run(here: Path) -> None:
+    assert train("--seeds", "3-4", "--run-dir", "runs", "-o", "model=models/{seed}", "-o", "name=of-{seed}") == 0
+    for seed in (3, 4):
+        config = yaml.safe_load((here / "runs" / f"seed-{seed}" / "config.yaml").read_text())
+        assert (config["model"], config["name"], config["seed"]) == (f"models/{seed}", f"of-{seed}", seed)
+
+
+def test_a_seed_whose_own_override_is_wrong_is_refused_before_anything_starts(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train("--seeds", "1,0", "--run-dir", "runs", "-o", "self_play.rounds=-{seed}") == 2
+    assert "self_play.rounds" in capsys.readouterr().err
+    assert [path.name for path in here.iterdir()] == ["own.yaml"]
+
+
+def test_a_job_has_one_configuration_for_all_its_seeds(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["submit", "own.yaml", "--address", "http://127.0.0.1:8265", "--run-dir", "/runs", "--seeds", "1-2"]
+    assert run_guarded(lambda **options: app([*arguments, "-o", "model=models/{seed}"], **options)) == 2
+    assert "-o model=models/{seed}: a job has one configuration for all of its seeds" in capsys.readouterr().err
