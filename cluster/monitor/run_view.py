@@ -125,6 +125,7 @@ def outcomes_of(line: GamesLine) -> Counter[str]:
 
 MAX_HAPPENINGS = 50
 LATELY = 13  # lines of kind `games` that are kept; there is at most one every 5 s
+RATES_LAST_S = 60.0  # since a game's last line; there is one every 5 s while it is played
 _HAPPENINGS = {
     "restart": "{what} is restarted ({cause}): {reason}",
     "engine_joined": "{engine} joined, at version {version}",
@@ -296,14 +297,18 @@ class RunView:
             if sums and sums[-1] - outcomes:
                 sums.clear()  # the sums decreased: the buffer was restarted
             sums.append(outcomes)
-        self._rates = {game: rates for game, rates in self._rates.items() if self._games[game][1].phase == line.phase}
+        is_played = {
+            game: last.phase == line.phase and at - written < RATES_LAST_S
+            for game, (written, last) in self._games.items()
+        }
+        self._rates = {game: rates for game, rates in self._rates.items() if is_played[game]}
         before, self._games[line.game] = self._games.get(line.game), (at, line)
         if before is None:
             return
         seconds, last = at - before[0], before[1]
         if last.phase != line.phase or line.tokens < last.tokens:
             return
-        if 0 < seconds < 60:  # else the lines are too far apart for a rate
+        if 0 < seconds < RATES_LAST_S:  # else the lines are too far apart for a rate
             num_new = outcomes.total() - outcomes_of(last).total()
             self._rates[line.game] = num_new / seconds, (line.tokens - last.tokens) / seconds
             self.games_per_s, tokens_per_s = map(sum, zip(*self._rates.values(), strict=True))

@@ -36,7 +36,7 @@ class Source(Protocol):
     """Where the view of a run comes from."""
 
     def look(self) -> RunView:
-        """The run as it is now. It is the same object each time, updated. It has an `end` once the run has ended."""
+        """The run as it is now. It has an `end` once the run has ended."""
         ...
 
 
@@ -49,11 +49,16 @@ class FolderSource:
             told = f"{folder} is not a run folder (no config.yaml); give a run's folder, or ray://HEAD:10001"
             raise InputError(told + near)
         self._folder = folder
-        self._lines = MetricLines(folder / "metrics.jsonl")
-        self._view = RunView(folder.resolve().name, _config_of(folder), folder)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lines = MetricLines(self._folder / "metrics.jsonl")
+        self._view = RunView(self._folder.resolve().name, _config_of(self._folder), self._folder)
         self._evaluated_at = 0.0
 
     def look(self) -> RunView:
+        if self._lines.is_replaced():
+            self._begin()
         view = self._view
         ended = _json_of(self._folder / "ended.json")
         for line in self._lines.new():

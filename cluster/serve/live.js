@@ -4,6 +4,8 @@
 const ASK_EVERY_MS = 2000;
 const KEPT = ["games-title", "curves-title"]; // sections that renew themselves
 
+const FOCUSABLE = "main > section[aria-labelledby] :is(a[href], button, input, select, summary, [tabindex])";
+
 const live = {
   // {name: the text that the server sent last}: this script runs before anything is drawn
   sections: new Map([...document.querySelectorAll("main > section")].map((each) => [each.getAttribute("aria-labelledby"), each.innerHTML])),
@@ -54,9 +56,11 @@ const live = {
     const said = await filters.search(index, texts, stamp);
     // From here on nothing waits, so nobody sees parts of two readings.
     html.dataset.stamp = stamp;
+    const focus = focusOf(document.activeElement);
     this.replace(fresh);
     charts.take(figures);
     games.take(index, texts, said);
+    if (!document.activeElement.matches(FOCUSABLE)) focus?.()?.focus({ preventScroll: true });
   },
 
   replace(fresh) {
@@ -82,6 +86,15 @@ const live = {
     if (nav.innerHTML !== links.innerHTML) nav.replaceChildren(...document.adoptNode(links).childNodes);
   },
 };
+
+/** How to find what takes an element's place when its section is renewed; null if it is in none. */
+function focusOf(focused) {
+  if (!focused.matches(FOCUSABLE)) return null;
+  const name = focused.closest("main > section").getAttribute("aria-labelledby");
+  const all = () => [...document.querySelectorAll(FOCUSABLE)].filter((each) => each.closest("main > section").getAttribute("aria-labelledby") === name);
+  const place = all().indexOf(focused);
+  return () => all()[place];
+}
 
 /** Drawn charts, opened details and scrolled tables of a section stay in the one that takes its place. */
 function carry(before, after) {

@@ -10,6 +10,7 @@ for time, line in lines.typed():  # 1700000000.0, SyncLine(policy="policy", repo
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,16 @@ class MetricLines:
         self.num_damaged = 0
         self._path = path
         self._offset = 0
+        self._file: tuple[int, int] | None = None  # which file was read
+
+    def is_replaced(self) -> bool:
+        """Whether another file is there now than the one that was read, because the run's folder was made anew. It is
+        read by a MetricLines of its own."""
+        try:
+            found = self._path.stat()
+        except OSError:
+            return False
+        return self._file not in (None, (found.st_dev, found.st_ino)) or found.st_size < self._offset
 
     def new(self) -> Iterator[dict[str, Any]]:
         """The lines written since the last call; none if there is no file yet. Each has `time`, seconds since the
@@ -35,6 +46,8 @@ class MetricLines:
         except FileNotFoundError:
             return
         with file:
+            found = os.fstat(file.fileno())
+            self._file = found.st_dev, found.st_ino
             file.seek(self._offset)
             for raw in file:
                 if not raw.endswith(b"\n"):

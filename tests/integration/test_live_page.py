@@ -165,11 +165,14 @@ def test_a_run_that_goes_on_is_shown_as_it_goes(browser: Any, runs: Path, tiny_m
         page.route(
             "**/data/0/*/index", fail_once
         )  # a renewal that fails in its middle changes nothing, and is tried again
+        page.locator("#outcomes .plot svg").first.wait_for()  # what is drawn is drawn again
+        page.locator("#outcomes button").last.focus()
         write_log(going, "spag-1", repeated(list(read_log(runs / "a" / "episodes" / "spag-2.log")), 70))
         write_metrics(going / "metrics.jsonl", measurements())
         (going / "config.yaml").touch()
         expect(count).to_have_text("12 of 86 games")
         assert len(failed) >= 2
+        expect(page.locator("#outcomes button").last).to_be_focused()
         assert page.locator(".facts").inner_text() == shown, "the game that is read stays"
         page.locator(".row[aria-selected=true][aria-posinset='3']").wait_for()
         page.locator("#list").focus()

@@ -32,8 +32,8 @@ const charts = {
 
   watch(name) {
     const plot = byId(`plot-${name}`);
-    if (!plot || this.drawn.has(name)) return;
-    this.seen.observe(plot);
+    if (!plot) return;
+    if (!this.drawn.has(name)) this.seen.observe(plot);
     const caption = plot.parentElement.querySelector("figcaption");
     if (caption && !caption.querySelector("button")) {
       const button = element("button", "save", "CSV");

@@ -14,11 +14,16 @@ from spag_ray.results.report.thinned import Thinned
 
 
 class RunCurves:
-    """Reads a file while it is written. `num_points`: values taken so far; it grows when there is something new."""
+    """Reads a file while it is written. `num_points`: values taken so far; it grows when there is something new. A file
+    that is replaced, because its run began anew, is read from its start."""
 
     def __init__(self, path: Path) -> None:
         self.num_points = 0
-        self._lines = MetricLines(path)
+        self._path = path
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lines = MetricLines(self._path)
         self._points = Curves()
         self._curves: dict[str, tuple[Axis, Thinned]] = {}
         self._began: float | None = None
@@ -27,6 +32,9 @@ class RunCurves:
 
     def read(self) -> None:
         """Takes the lines that were written since the last call."""
+        if self._lines.is_replaced():
+            self._begin()
+            self.num_points += 1  # what is shown has changed
         for time, line in self._lines.typed():
             if self._began is None:
                 self._began = self._ended = time

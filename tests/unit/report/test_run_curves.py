@@ -49,3 +49,19 @@ def test_a_long_curve_is_thinned(tmp_path: Path) -> None:
     curves.read()
     _, steps, _, losses = curves.as_json()["step/loss/self_play"]
     assert 500 <= len(steps) == len(losses) <= 1000
+
+
+def test_a_run_that_begins_anew_in_its_folder_has_its_own_curves(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    write_metrics(path, measurements())
+    curves = RunCurves(path)
+    curves.read()
+    before = curves.num_points
+    write_metrics(tmp_path / "new", measurements()[:2])
+    (tmp_path / "new").replace(path)
+    curves.read()
+    assert curves.num_points != before, "what tells a page to draw them again"
+    found = RunCurves(path)
+    found.read()
+    assert curves.as_json() == found.as_json()
+    assert "step/loss/self_play" not in curves.names

@@ -301,6 +301,26 @@ def test_lines_are_read_once_each_however_they_are_cut(cuts: list[int]) -> None:
     assert lines.num_damaged == 0
 
 
+def test_a_file_in_the_place_of_another_is_told_from_one_that_grows(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    line = '{"time": 1.5, "kind": "sync"}\n'
+    lines = MetricLines(path)
+    assert not lines.is_replaced()
+    path.write_text(line)
+    assert not lines.is_replaced(), "nothing was read before"
+    assert len(list(lines.new())) == 1
+    with path.open("a") as file:
+        file.write(line)
+    assert not lines.is_replaced()
+    path.write_text("")
+    assert lines.is_replaced(), "the same file, shorter"
+    (tmp_path / "other").write_text(4 * line)
+    (tmp_path / "other").replace(path)
+    assert lines.is_replaced(), "another file, longer"
+    path.unlink()
+    assert not lines.is_replaced(), "what was read is all there is"
+
+
 def test_a_damaged_line_is_left_out_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     lines = MetricLines(path)
@@ -323,6 +343,15 @@ def folder(tmp_path: Path) -> Path:
 def test_a_folder_of_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not a run folder"):
         FolderSource(tmp_path)
+
+
+def test_a_run_that_began_anew_in_its_folder_is_watched_from_its_start(folder: Path) -> None:
+    source = FolderSource(folder)
+    assert source.look().published
+    (folder / "new").write_text('{"time": 5, "kind": "play"}\n')
+    (folder / "new").replace(folder / "metrics.jsonl")
+    view = source.look()
+    assert (view.began, view.published) == (5, {})
 
 
 def test_a_run_that_has_ended_is_one_frame(folder: Path) -> None:
@@ -392,3 +421,18 @@ def test_several_games_have_lines_of_their_own() -> None:
     assert list(view.held_out) == ["spag-1, taboo", "spag-1, kuhn"]
     assert view.games_per_s == 3.0, "of all games"
     assert "self-play, kuhn" in shown(view)
+
+
+def test_a_game_that_is_no_longer_played_has_no_rate() -> None:
+    games = [{"name": "taboo", "share": 0.5}, {"name": "kuhn", "share": 0.5}]
+    line = {"kind": "games", "phase": "self_play", "turns": 9}
+    times = {"taboo": [0, 10], "kuhn": [1, 11, 21, 81, 91]}  # seconds
+    lines = [
+        line | {"time": 1e9 + time, "game": game, "tokens": 100 * time, "ends": {"attacker win: fold": time}}
+        for game, every in times.items()
+        for time in every
+    ]
+    lines.sort(key=lambda each: each["time"])
+    config = parse_config({"games": games, "prompts": "lines"})
+    assert list(view_of(lines[:4], config).tokens_per_s)[-1] == 200, "of both"
+    assert list(view_of(lines, config).tokens_per_s)[-1] == 100, "of kuhn alone"
