@@ -39,6 +39,11 @@ class TreeSolved:
         """One for each information set, at the first history that leads to it."""
         return [place.decision for place in self._tree.places]
 
+    def order_of(self, decision: Decision) -> tuple[int, ...]:
+        """What decisions are sorted by; equal ones stay in the order in which the tree grows. For a game whose recorded
+        probabilities, which are told by the number of the decision, have another order."""
+        return ()
+
     def measure(self, probabilities: Policy) -> Mapping[str, float]:
         """`nash_conv` and `value` (of seat 0) count illegal replies as the game pays them; `legal_nash_conv` is that of
         the legal replies, renormalised. `illegal`, `worst_illegal`: mean and largest probability of illegal replies."""
@@ -47,7 +52,7 @@ class TreeSolved:
         illegal = [max(0.0, 1 - sum(shares.values())) for shares in policy]
         return {
             "nash_conv": self.unit * tree.nash_conv(policy),
-            "legal_nash_conv": self.unit * tree.nash_conv([_renormalised(shares) for shares in policy]),
+            "legal_nash_conv": self.unit * tree.nash_conv([renormalised(shares) for shares in policy]),
             "value": self.unit * tree.values(policy)[0],
             "illegal": sum(illegal) / len(illegal),
             "worst_illegal": max(illegal),
@@ -110,6 +115,7 @@ class GameTree:
         self.num_nodes = 0
         scenarios = game.scenarios()
         self._roots = [self._grown(scenario, (), ((), ())) for scenario in scenarios]
+        self._sort()
 
     def _grown(self, scenario: str, history: tuple[str, ...], own: tuple[tuple[_Step, ...], ...]) -> _Node | Payoffs:
         ruling = self._game.rule(history, scenario) if history else None
@@ -146,6 +152,17 @@ class GameTree:
                 f"{list(place.decision.history)} ({place.decision.scenario}), but did other things or may do others"
             )
         return self._ids[key]
+
+    def _sort(self) -> None:
+        """Places in the game's own order (TreeSolved.order_of), and their numbers wherever one is told."""
+        grown = sorted(range(len(self.places)), key=lambda index: self._game.order_of(self.places[index].decision))
+        number = {index: at for at, index in enumerate(grown)}
+        self.places = [self.places[index] for index in grown]
+        self._ids.clear()  # numbers of before, needed no longer
+        for at, place in enumerate(self.places):
+            place.own = tuple(_Step(number[step.place], step.reply) for step in place.own)
+            for node in place.nodes:
+                node.place = at
 
     def _paid(self, ruling: Ruling | None) -> Payoffs:
         payoffs = None if ruling is None else ruling.payoffs
@@ -234,7 +251,7 @@ class GameTree:
         return found
 
 
-def _renormalised(shares: Mapping[str, float]) -> dict[str, float]:
+def renormalised(shares: Mapping[str, float]) -> dict[str, float]:
     """Legal replies alone; uniform where none has any probability."""
     total = sum(shares.values())
     return {reply: share / total if total else 1 / len(shares) for reply, share in shares.items()}

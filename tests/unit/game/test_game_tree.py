@@ -10,7 +10,7 @@ import pytest
 
 from spag_ray.errors import InputError
 from spag_ray.game.game_tree import TreeSolved
-from spag_ray.game.protocol import Ruling, Solved, breach, tie, win
+from spag_ray.game.protocol import Decision, Ruling, Solved, breach, tie, win
 
 
 class Pennies(TreeSolved):
@@ -118,6 +118,32 @@ def test_policies_are_mixed_by_how_likely_their_own_replies_lead_there() -> None
     assert mixed[2] == {"heads": 0.5, "tails": 0.5}, "the other seat's own replies"
     assert mixed[3] == {"heads": 0.0, "tails": 1.0}, "the first policy never comes there"
     assert game.average([always, always])[3] == always[3]
+
+
+class TwiceBackwards(Twice):
+    def order_of(self, decision: Decision) -> tuple[int, ...]:
+        return (-len(decision.history),)
+
+
+def test_a_game_may_have_its_decisions_in_another_order() -> None:
+    """Then everything is told in it, and means what it meant."""
+    game, plain = TwiceBackwards(), Twice()
+    assert [each.history for each in game.decisions()] == [("heads", "heads"), ("heads",), ("tails",), ()]
+    new_place = [3, 1, 0, 2]  # of each decision of the plain game
+
+    def ordered(shares: list[dict[str, float]]) -> list[dict[str, float]]:
+        return [shares[new_place.index(at)] for at in range(4)]
+
+    policies = [
+        [{"heads": legal * share, "tails": legal * (1 - share)} for share in shares]
+        for legal, shares in ((0.9, (0.2, 0.6, 0.3, 0.1)), (1.0, (0.7, 0.4, 0.5, 0.0)))
+    ]
+    one, other = policies
+    assert game.measure(ordered(one)) == pytest.approx(plain.measure(one), abs=1e-12)
+    assert game.value_between(ordered(one), ordered(other)) == pytest.approx(plain.value_between(one, other), abs=1e-12)
+    expected = ordered(list(map(dict, plain.average(policies))))
+    for found, shares in zip(game.average([ordered(each) for each in policies]), expected, strict=True):
+        assert found == pytest.approx(shares, abs=1e-12)
 
 
 class Forgets(Twice):
