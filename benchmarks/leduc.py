@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks import small_model
 from benchmarks.kuhn import lines_of, policy_of, train
 from spag_ray.config.loading import load_config
-from spag_ray.game.game_tree import TreeSolved
+from spag_ray.game.game_tree import TreeSolved, uniform
 from spag_ray.games.of_config import game_of
 from spag_ray.results.lines import ExploitabilityLine, PlayLine
 from spag_ray.results.metric_lines import MetricLines
@@ -76,13 +76,12 @@ def record_of(run: Path) -> dict[str, Any]:
     """Figures of uniform play, of each stage and of the average of the rounds; how many games self-play had."""
     game = game_of(load_config(str(run / "config.yaml")))
     assert isinstance(game, TreeSolved)
-    uniform = [{reply: 1 / len(each.replies) for reply in each.replies} for each in game.decisions()]
     stages = {line.stage: line for line in lines_of(run, ExploitabilityLine)}
     rounds = [line for stage, line in stages.items() if Stage.parse(stage).kind is StageKind.ROUND]
     average = game.average([policy_of(game, dict(line.probabilities)) for line in rounds])
     games = {line.stage: line.games for line in lines_of(run, PlayLine)}
     return {
-        "uniform": dict(game.measure(uniform)),
+        "uniform": dict(game.measure(uniform(game.decisions()))),
         "stages": {stage: dict(line.figures) for stage, line in stages.items()},
         "average": dict(game.measure(average)),
         "games": sum(number for stage, number in games.items() if Stage.parse(stage).kind is StageKind.ROUND),

@@ -54,7 +54,7 @@ _ONLY_FOR = {  # what not every job does: files and folders that no other job us
     "cards": ("configs/decks", "spag_ray/_configs/decks"),
     "own games": ("spag_ray/game/conformance.py",),
     "seeds": ("cluster/commands/seeds.py", "cluster/monitor/comparison.py"),
-    "openspiel": ("spag_ray/games/openspiel_game.py", "spag_ray/game/game_tree.py"),
+    "openspiel": ("spag_ray/games/openspiel_game.py",),
     "textarena": tuple(f"spag_ray/games/textarena_{part}.py" for part in ("game", "moves", "table")),
 }
 _UNUSED_FOLDERS = ("cluster/gpu_check", "spag_ray/results/export")

@@ -251,6 +251,11 @@ class GameTree:
         return found
 
 
+def uniform(decisions: Sequence[Decision]) -> list[dict[str, float]]:
+    """The policy of a player who makes every legal reply equally often."""
+    return [dict.fromkeys(each.replies, 1 / len(each.replies)) for each in decisions]
+
+
 def renormalised(shares: Mapping[str, float]) -> dict[str, float]:
     """Legal replies alone; uniform where none has any probability."""
     total = sum(shares.values())

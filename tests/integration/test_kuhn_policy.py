@@ -19,7 +19,7 @@ from spag_ray.episodes.episode import Episode
 from spag_ray.game.decisions import probabilities, spelled
 from spag_ray.game.renderer import Renderer, game_renderer
 from spag_ray.games.kuhn import CARDS, KuhnPoker
-from spag_ray.games.kuhn_strategy import measure, strategy_of
+from tests.support.kuhn_strategy import in_order, strategy_of
 from tests.support.loop import collect, play_games
 from tests.support.tiny_model import make_tiny_model
 
@@ -98,13 +98,13 @@ def test_replies_are_as_frequent_as_their_exact_probabilities_say(played: Any) -
 
 def test_the_exact_value_and_the_illegal_mass_are_those_of_the_games(played: Any) -> None:
     strategy, episodes = played
-    found = measure(strategy)
+    found = GAME.measure(in_order(strategy))
     payoffs = [episode.verdict.payoffs[0] for episode in episodes]
     mean = sum(payoffs) / GAMES
     deviation = math.sqrt(sum((value - mean) ** 2 for value in payoffs) / GAMES)
-    assert abs(mean - found.value) < SURE * deviation / math.sqrt(GAMES)
-    assert 0.001 < found.illegal < 0.6, "the model says other things, too, or this test would not see them"
+    assert abs(mean - found["value"]) < SURE * deviation / math.sqrt(GAMES)
+    assert 0.001 < found["illegal"] < 0.6, "the model says other things, too, or this test would not see them"
     breaches = [episode for episode in episodes if episode.verdict.outcome.breaker is not None]
     assert breaches
     assert all(episode.verdict.end_reason == "illegal action" for episode in breaches)
-    assert found.nash_conv > found.legal_nash_conv > 0
+    assert found["nash_conv"] > found["legal_nash_conv"] > 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,10 @@ from spag_ray.game.game_form import verdict_of
 from spag_ray.game.rules import Outcome, next_role
 from spag_ray.game.turn import Turn
 from spag_ray.games.kuhn import KuhnPoker
-from spag_ray.games.kuhn_strategy import INFORMATION_SETS, Strategy, optimum, uniform
 from spag_ray.results.lines import ExploitabilityLine
 from spag_ray.results.matches import Match, read_matches, write_matches
 from tests.support.episodes import game
+from tests.support.kuhn_strategy import Strategy, in_order, optimum, uniform
 from tests.support.report_runs import measurements, write_log, write_metrics
 
 GAME = KuhnPoker()
@@ -40,7 +40,7 @@ def kuhn_game(stage: str, number: int, deal: str, said: Sequence[str], policy: s
 
 
 def measured(stage: str, version: int, strategy: Strategy) -> ExploitabilityLine:
-    shares: list[Mapping[str, float]] = [strategy[place] for place in INFORMATION_SETS]
+    shares = in_order(strategy)
     named = {f"{n}/{reply}": share for n, each in enumerate(shares) for reply, share in each.items()}
     return ExploitabilityLine(stage, "kuhn", version, named, GAME.measure(shares))
 

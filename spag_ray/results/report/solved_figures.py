@@ -1,19 +1,20 @@
 """A solved game: how far each stage's weights are from the optimum, exactly.
 
-Names of figures are the game's own (`Solved.measure`). Those of Kuhn poker (games/kuhn_strategy.py) have charts in any
-game that uses the same names; all are in the table.
+Names of figures are the game's own (`Solved.measure`). Those of a small game (game/game_tree.py) have charts in
+any game that uses the same names; all are in the table.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from markupsafe import Markup
 
-from spag_ray.games.kuhn_strategy import measure, uniform
+from spag_ray.game.game_tree import uniform
+from spag_ray.games.kuhn import KuhnPoker
 from spag_ray.results.lines import ExploitabilityLine
 from spag_ray.results.report.figure import SERIES, Figure, as_label, line
 from spag_ray.results.report.markup import NOTHING, paragraph, table
@@ -134,8 +135,10 @@ def _level(titles: Sequence[str], height: float, name: str) -> dict[str, Any]:
     return found
 
 
-def _uniform() -> dict[str, float]:
-    return asdict(measure(uniform()))
+def _uniform() -> Mapping[str, float]:
+    """Of Kuhn poker alone: a report must not run the code of a user's own game."""
+    game = KuhnPoker()
+    return game.measure(uniform(game.decisions()))
 
 
 def _finite(value: float | None, scale: float = 1.0) -> float | None:

@@ -11,9 +11,9 @@ import pytest
 
 from spag_ray.config.files import write_config
 from spag_ray.config.loading import parse_config
-from spag_ray.games.kuhn_strategy import measure, optimum, uniform
 from spag_ray.results.lines import ExploitabilityLine
 from tests.support.kuhn_runs import make_kuhn_run, measured, write_measured
+from tests.support.kuhn_strategy import measure, optimum, uniform
 from tests.support.report_page import page_of
 from tests.support.report_runs import HOSTILE
 
@@ -44,7 +44,7 @@ def test_nash_conv_is_a_curve_from_zero_below_uniform_play(run: Path) -> None:
     assert own["x"] == legal["x"] == level["x"] == ["base", "spag-1"]
     assert own["y"] == [pytest.approx(11 / 12, abs=1e-4), pytest.approx(0, abs=1e-9)]
     assert level["name"] == "uniform play"
-    assert level["y"] == [pytest.approx(measure(uniform()).nash_conv, abs=1e-4)] * 2
+    assert level["y"] == [pytest.approx(measure(uniform())["nash_conv"], abs=1e-4)] * 2
     assert level["line"]["dash"] == "dash"
     assert figure["layout"]["yaxis"]["rangemode"] == "tozero"
     assert "href=#solved" in page_of(run).links
@@ -72,8 +72,8 @@ def test_the_table_ends_with_uniform_play_and_the_optimum(run: Path) -> None:
     assert (known["value"], known["bluffs"], known["second bluffs"]) == ("-0.056", "0.000 to 0.333", "0.333")
     for alpha in (0.0, 1 / 3):
         own = measure(optimum(alpha))
-        assert f"{own.value:.3f}" == known["value"]
-        assert f"{own.bluffs:.3f}" in known["bluffs"]
+        assert f"{own['value']:.3f}" == known["value"]
+        assert f"{own['bluffs']:.3f}" in known["bluffs"]
 
 
 def test_a_stage_that_was_measured_again_counts_once(run: Path) -> None:

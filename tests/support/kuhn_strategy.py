@@ -1,15 +1,10 @@
-"""How far a policy of Kuhn poker is from the optimum, exactly: NashConv, the value of the game, how it bluffs.
+"""Kuhn poker measured in another way than the product does (spag_ray/game/game_tree.py): every pure plan of a seat is
+tried. Also the policies whose figures are known.
 
-    found = measure({("J", ()): {"check": 0.7, "bet": 0.2}, ...})     the rest of each information set is illegal
-    found.nash_conv
-
-NashConv is what a best response gains against each seat, summed: 11/12 for uniform play, 0 at the optimum
-(Lanctot et al., 2017; "exploitability" in the literature is half of it).
-
->>> round(measure(uniform()).nash_conv * 12, 9)
+>>> round(nash_conv(uniform()) * 12, 9)
 11.0
->>> best = measure(optimum(alpha=1 / 3))
->>> abs(best.nash_conv) < 1e-12, round(best.value * 18, 9)
+>>> best = optimum(alpha=1 / 3)
+>>> abs(nash_conv(best)) < 1e-12, round(value(best, best) * 18, 9)
 (True, -1.0)
 """
 
@@ -17,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from spag_ray.games.kuhn_rules import CARDS, DEALS, FORFEIT, HISTORIES, legal_actions, ruling
@@ -29,41 +23,24 @@ Strategy: TypeAlias = Mapping[
 INFORMATION_SETS: tuple[InformationSet, ...] = tuple(itertools.product(CARDS, HISTORIES))
 
 
-@dataclass(frozen=True)
-class Measured:
-    """`nash_conv` and `value` (of the first seat, chips a game) count illegal replies as forfeits. `legal_nash_conv` is
-    that of the same policy with its legal actions renormalised. `illegal` and `worst_illegal`: mean and largest
-    probability of an illegal reply over the 12 information sets. `bluffs` and `second_bluffs`: probability of a bet
-    with the jack, by the first seat and by the second after a check; `alpha` 0 to 1/3 and 1/3 at the optimum."""
-
-    nash_conv: float
-    legal_nash_conv: float
-    value: float
-    illegal: float
-    worst_illegal: float
-    bluffs: float
-    second_bluffs: float
-
-
-def measure(strategy: Strategy) -> Measured:
-    """Exact figures of a policy. Raises ValueError for missing information sets and for invalid probabilities."""
-    if missing := set(INFORMATION_SETS) - set(strategy):
-        raise ValueError(f"the strategy has no probabilities for {sorted(missing)[0]}")
-    for place in INFORMATION_SETS:
-        shares = [strategy[place].get(action, 0.0) for action in legal_actions(place[1])]
-        if not all(share >= 0 for share in shares) or sum(shares) > 1 + 1e-6:
-            raise ValueError(f"the probabilities of {place} are {shares}; they are from 0 to 1 and add up to 1 at most")
+def measure(strategy: Strategy) -> dict[str, float]:
+    """What KuhnPoker.measure tells, by its names."""
     illegal = [max(0.0, 1 - _legal(strategy, place)) for place in INFORMATION_SETS]
     own = renormalised(strategy)
-    return Measured(
-        nash_conv=nash_conv(strategy),
-        legal_nash_conv=nash_conv(own),
-        value=value(strategy, strategy),
-        illegal=sum(illegal) / len(illegal),
-        worst_illegal=max(illegal),
-        bluffs=own["J", ()]["bet"],
-        second_bluffs=own["J", ("check",)]["bet"],
-    )
+    return {
+        "nash_conv": nash_conv(strategy),
+        "legal_nash_conv": nash_conv(own),
+        "value": value(strategy, strategy),
+        "illegal": sum(illegal) / len(illegal),
+        "worst_illegal": max(illegal),
+        "bluffs": own["J", ()]["bet"],
+        "second_bluffs": own["J", ("check",)]["bet"],
+    }
+
+
+def in_order(strategy: Strategy) -> list[Mapping[str, float]]:
+    """The probabilities at KuhnPoker.decisions()."""
+    return [strategy[place] for place in INFORMATION_SETS]
 
 
 def strategy_of(probabilities: Sequence[Mapping[str, float]]) -> dict[InformationSet, dict[str, float]]:
