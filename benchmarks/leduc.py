@@ -36,12 +36,15 @@ SMALL = (
     "evaluation.games=0",
     "evaluation.base_games=1",
     "imitation.learning_rate=5e-4",
-    "self_play.learning_rate=5e-4",
-    "self_play.last_learning_rate=1e-4",
-    "objective.kl_coeff=0.2",  # payoffs are small: 6.5 chips are 1
-    "self_play.last_kl_coeff=0.05",
-    "self_play.rounds=20",
-    "self_play.games_per_round=960",
+    "self_play.learning_rate=1.2e-3",  # of a small model
+    "self_play.last_learning_rate=5e-5",
+    "objective.advantage=rloo",  # compares with the other games of the same deal
+    "objective.decay=0.8",  # no key of rloo
+    "objective.baseline=none",
+    "objective.kl_coeff=0.3",
+    "self_play.last_kl_coeff=0.15",  # below it, play runs in circles
+    "self_play.rounds=40",
+    "self_play.games_per_round=960",  # eight of each deal
 )
 GOAL = 1 / 3  # of uniform play's NashConv
 
