@@ -47,7 +47,6 @@ _UNUSED = (
     "spag_ray/families/baichuan.py",
     "spag_ray/families/baichuan_tokenizer.py",
     "spag_ray/games/taboo/deck_check.py",
-    "spag_ray/results/reasoning.py",
 )
 _ONLY_FOR = {  # what not every job does: files and folders that no other job uses
     "tasks": ("actors/lm_eval_model.py", "actors/lm_eval_tasks.py", "configs/tasks", "spag_ray/_configs/tasks"),

@@ -1,6 +1,6 @@
 """Small reasoning questions with four choices, made by rule: the data of the task `spag_reasoning`.
 
-    python -m spag_ray.results.reasoning configs/tasks/spag_reasoning.json
+    python -m tests.support.reasoning_questions configs/tasks/spag_reasoning.json
 
 There are eight kinds in equal parts: order, time, place, class, count, possession, meanings of words, relations between
 words. A question is a text that one of four choices continues. The names, words and sentences were written for this

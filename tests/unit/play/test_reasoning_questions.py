@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from spag_ray.config.shipped import config_root
-from spag_ray.results.reasoning import (
+from tests.support.reasoning_questions import (
     KINDS,
     KINDS_OF,
     NUMBERS,
