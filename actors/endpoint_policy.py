@@ -19,14 +19,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from actors.policy import Completion, GameView, Request, Score, WakePart
+from actors.policy import Completion, GameView, Request, Score
 from spag_ray.errors import EngineError, ModelError
 from spag_ray.game.protocol import Game, SpeaksInLines, marks_of, seat_of
 from spag_ray.game.renderer import checked_messages
 from spag_ray.game.turn import after_thought, without_thought
 from spag_ray.host.addresses import ask_directly
 from spag_ray.tokens import THOUGHT
-from spag_ray.weights.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 MAX_ASKED_AT_ONCE = 64
@@ -75,9 +74,6 @@ def _key() -> str:
 class EndpointPolicy:
     """`game`: its messages are what the server reads, as other players do in this `style`. `encode(text) -> token ids`
     as reply_ids of a renderer."""
-
-    version = 0
-    is_dead = False
 
     def __init__(
         self,
@@ -184,15 +180,6 @@ class EndpointPolicy:
         adapter: str | None = None,
     ) -> list[Score]:
         raise EngineError("an endpoint gives no probabilities of given tokens")
-
-    async def load(self, snapshot: Snapshot, in_flight: bool = False) -> None:
-        raise EngineError("an endpoint's weights are its own")
-
-    async def sleep(self) -> None:
-        """Does nothing: it holds no memory here."""
-
-    async def wake(self, part: WakePart = "all") -> None:
-        """See `sleep`."""
 
     async def close(self) -> None:
         await self._client.close()

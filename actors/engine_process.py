@@ -21,11 +21,10 @@ from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
-from actors.policy import LOADING, Completion, Policy, Request, Score, WakePart
+from actors.policy import LOADING, Completion, LoadedPolicy, Request, Score
 from spag_ray.config.engine import EngineConfig
 from spag_ray.errors import EngineError, EngineGoneError, SpagError
 from spag_ray.host.parent_death import end_with
-from spag_ray.weights.snapshot import Snapshot
 
 CLOSES_WITHIN_S = 3.0
 _R = TypeVar("_R")
@@ -39,7 +38,7 @@ async def start_engine(
     seed: int = 0,
     channel: str = "object_store",
     enters: Callable[[str], None] = lambda phase: None,
-) -> Policy:
+) -> LoadedPolicy:
     """An engine of `config.kind` in this process. `enters` is told what the start does next, after the imports.
 
     Raises EngineError or ModelError if it cannot load the model.
@@ -56,8 +55,6 @@ async def start_engine(
 
 class EngineProcess:
     """A Policy; see the module's docstring. It plays the weights that it was started with."""
-
-    version = 0
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -91,15 +88,6 @@ class EngineProcess:
         adapter: str | None = None,
     ) -> list[Score]:
         return await self._ask(_score, list(sequences), temperature, adapter)
-
-    async def load(self, snapshot: Snapshot, in_flight: bool = False) -> None:
-        raise EngineError("an engine in a process of its own plays the weights that it was started with")
-
-    async def sleep(self) -> None:
-        """Does nothing."""
-
-    async def wake(self, part: WakePart = "all") -> None:
-        """See `sleep`."""
 
     async def close(self) -> None:
         """End the process, also in the middle of a call."""
@@ -144,7 +132,7 @@ class _Engine:
     """vLLM's engine belongs to the event loop that it was started in."""
 
     loop: asyncio.AbstractEventLoop
-    policy: Policy
+    policy: LoadedPolicy
 
     def run(self, call: Coroutine[Any, Any, _R]) -> _R:
         """Errors cross to the asking process as SpagError, because others may not survive pickling."""

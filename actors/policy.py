@@ -4,6 +4,9 @@ The loop that calls it:
 
     completions = await policy.generate([Request(request_id, prompt_ids, sampling)])
     scores = await policy.score([(prompt_ids, target_ids)], temperature=1.0)
+
+and an engine's actor beside it, which has loaded the policy's model:
+
     await policy.load(snapshot)         # new weights; the next completion is stamped with snapshot.version
     await policy.sleep(); await policy.wake()
     await policy.close()
@@ -105,17 +108,9 @@ class Measured(Protocol):
 
 
 class Policy(Protocol):
-    """See the module's docstring. `version` is that of the weights in use."""
+    """See the module's docstring."""
 
     name: str
-
-    @property
-    def version(self) -> int: ...
-
-    @property
-    def is_dead(self) -> bool:
-        """Whether it can no longer answer because its process has ended."""
-        return False
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Completions in the order of the requests. Calls are independent: several may run at once. Raises EngineError
@@ -130,6 +125,19 @@ class Policy(Protocol):
     ) -> list[Score]:
         """For each (prompt_ids [P], target_ids [L]), P >= 1: every target token given the prompt and the targets before
         it, under the softmax at `temperature`. `adapter` as in a request."""
+        ...
+
+
+class LoadedPolicy(Policy, Protocol):
+    """A policy whose model this process has loaded, as an engine's actor holds it: it takes new weights, and lends its
+    memory to a learner while it sleeps. `version` is that of the weights in use."""
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it can no longer answer because its process has ended."""
         ...
 
     async def load(self, snapshot: Snapshot, in_flight: bool = False) -> None:

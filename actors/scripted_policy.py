@@ -9,18 +9,14 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 
-from actors.policy import Completion, GameView, Request, Score, WakePart
+from actors.policy import Completion, GameView, Request, Score
 from spag_ray.errors import EngineError
 from spag_ray.game.protocol import Game, HasStrategies, Scripted, seat_of
-from spag_ray.weights.snapshot import Snapshot
 
 
 class ScriptedPolicy:
     """`encode(text) -> token ids`, as reply_ids of a renderer, makes replies token-exact for a learner's tokenizer. The
     same game and seed give the same reply. Raises EngineError for a game without scripted seats."""
-
-    version = 0
-    is_dead = False
 
     def __init__(
         self, game: Game, encode: Callable[[str], Sequence[int]], name: str = "scripted", seed: int = 0
@@ -55,15 +51,3 @@ class ScriptedPolicy:
         adapter: str | None = None,
     ) -> list[Score]:
         raise EngineError("a scripted policy has no probabilities to score with")
-
-    async def load(self, snapshot: Snapshot, in_flight: bool = False) -> None:
-        raise EngineError("a scripted policy has no weights to load")
-
-    async def sleep(self) -> None:
-        """Does nothing: it holds no memory."""
-
-    async def wake(self, part: WakePart = "all") -> None:
-        """See `sleep`."""
-
-    async def close(self) -> None:
-        """Nothing to close."""

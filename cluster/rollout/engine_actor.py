@@ -14,7 +14,7 @@ from typing import Any
 import ray
 
 from actors.engine_process import start_engine
-from actors.policy import Measured, Policy, Score, WakePart
+from actors.policy import LoadedPolicy, Measured, Score, WakePart
 from cluster.handles import EngineHandle, Packed, Ref, SavedWeights
 from cluster.rollout.engine_faults import EngineLog, start_fault
 from cluster.rollout.request_queue import RequestQueue
@@ -40,7 +40,7 @@ class EngineActor:
         self._log = EngineLog(Path(log_path))
         # Ray limits an actor to the threads it reserves; an engine may use every core.
         os.environ.pop("OMP_NUM_THREADS", None)
-        self._policy: Policy | None = None
+        self._policy: LoadedPolicy | None = None
         self._queue: RequestQueue | None = None
         self._turns = WeightsInTurn(self._play_saved)
         self._num_loads = 0
@@ -188,7 +188,7 @@ class EngineActor:
             await self._policy.close()
 
     @property
-    def _engine(self) -> Policy:
+    def _engine(self) -> LoadedPolicy:
         if self._policy is None:
             raise EngineError(_NOT_STARTED)
         return self._policy

@@ -26,12 +26,11 @@ from itertools import count
 
 import ray
 
-from actors.policy import Completion, Request, Score, WakePart
+from actors.policy import Completion, Request, Score
 from cluster.handles import EngineHandle
 from cluster.rollout.request_queue import Packed, pack_request
 from cluster.runtime.ray_session import Retry, first_line, is_gone, is_unavailable
 from spag_ray.errors import EngineError, EngineGoneError
-from spag_ray.weights.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -71,13 +70,10 @@ class _Turn:
 class RemotePolicy:
     """Policy over an EngineActor's handle. `within_s`: an engine that cannot be reached for so long is gone."""
 
-    def __init__(
-        self, handle: EngineHandle, name: str, version: int = 0, pace: Pace | None = None, within_s: float = 600.0
-    ) -> None:
+    def __init__(self, handle: EngineHandle, name: str, pace: Pace | None = None, within_s: float = 600.0) -> None:
         self.name = name
         self._pace = pace or Pace()
         self._handle = handle
-        self._version = version
         self._within_s = within_s
         self._client = uuid.uuid4().hex
         self._serials = count(1)
@@ -89,14 +85,6 @@ class RemotePolicy:
         self._retry: Retry | None = None  # since the engine cannot be reached
         self._is_pausing = False  # before it is asked again
         self._exchanges: set[asyncio.Task[None]] = set()
-
-    @property
-    def version(self) -> int:
-        return self._version
-
-    @property
-    def is_dead(self) -> bool:
-        return False
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
         turns = [_Turn(request) for request in requests]
@@ -235,18 +223,3 @@ class RemotePolicy:
                 if (pause_s := retry.pause_s()) is None:
                     raise self._unreached() from error
             await asyncio.sleep(pause_s)
-
-    async def load(self, snapshot: Snapshot, in_flight: bool = False) -> None:
-        refs = [ray.put(bucket) async for bucket in snapshot.buckets()]
-        self._version, _ = await self._handle.load.remote(
-            snapshot.version, snapshot.num_tensors, refs, snapshot.adapter, in_flight
-        )
-
-    async def sleep(self) -> None:
-        await self._handle.sleep.remote()
-
-    async def wake(self, part: WakePart = "all") -> None:
-        await self._handle.wake.remote(part)
-
-    async def close(self) -> None:
-        await self._handle.close.remote()

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from actors.policy import Completion, Policy, Request, Sampling, Score
+from actors.policy import Completion, LoadedPolicy, Request, Sampling, Score
 from cluster.handles import Packed
 from cluster.rollout.weights_in_turn import WeightsInTurn
 
@@ -71,7 +71,7 @@ class RequestQueue:
     """Requests to a policy, and its answers until they are fetched, separate for each client. `turns`: whose weights
     the policy plays when; None: it plays one player."""
 
-    def __init__(self, policy: Policy, turns: WeightsInTurn | None = None) -> None:
+    def __init__(self, policy: LoadedPolicy, turns: WeightsInTurn | None = None) -> None:
         self._policy = policy
         self._turns = turns or WeightsInTurn()
         self._clients: dict[str, _Client] = {}

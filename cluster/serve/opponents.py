@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 from actors.arena import Player
 from actors.engine_process import EngineProcess
 from actors.models import load_tokenizer, resolve_model
-from actors.policy import Policy, Sampling
+from actors.policy import LoadedPolicy, Sampling
 from actors.pool import EnginePool
 from spag_ray.config.engine import EngineConfig
 from spag_ray.config.run import RunConfig
@@ -77,7 +77,7 @@ def opponents_of_run(folder: Path, config: RunConfig) -> dict[str, Opponent]:
 
 @dataclass
 class _Loaded:
-    engine: Policy
+    engine: EngineProcess | LoadedPolicy
     pool: EnginePool
 
 
@@ -98,7 +98,7 @@ class Opponents:
         config: RunConfig,
         named: Mapping[str, Opponent],
         kind: str = "transformers",
-        start: Callable[[str, EngineConfig, str], Awaitable[Policy]] = EngineProcess.start,
+        start: Callable[[str, EngineConfig, str], Awaitable[EngineProcess | LoadedPolicy]] = EngineProcess.start,
         max_wait_s: float = MAX_WAIT_S,
     ) -> None:
         self.named = named

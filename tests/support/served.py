@@ -10,7 +10,7 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from actors.arena import Rules
-from actors.policy import Completion, Policy
+from actors.policy import Completion, LoadedPolicy
 from actors.transformers_policy import TransformersPolicy
 from cluster.serve.app import make_app
 from cluster.serve.guard import Guard
@@ -50,7 +50,7 @@ class Server:
         self.visits = Visits(Table(rules, table_names, scenarios), self.opponents, keeps=True)
         self.app = make_app("tiny", self.visits, self.opponents, self._keeping.__enter__(), Guard(token))
 
-    async def _start(self, model: str, config: EngineConfig, name: str) -> Policy:
+    async def _start(self, model: str, config: EngineConfig, name: str) -> LoadedPolicy:
         server = self
 
         class Mortal(TransformersPolicy):

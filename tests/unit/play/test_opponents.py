@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from actors.policy import Policy
+from actors.policy import LoadedPolicy
 from actors.transformers_policy import TransformersPolicy
 from cluster.serve.opponents import MAX_LOADED, BusyError, Opponent, Opponents
 from spag_ray.config.engine import EngineConfig
@@ -40,7 +40,7 @@ class Starts:
         named = {name: Opponent(str(self._model)) for name in stages}
         return Opponents(config, named, start=self._start, max_wait_s=max_wait_s)
 
-    async def _start(self, model: str, config: EngineConfig, name: str) -> Policy:
+    async def _start(self, model: str, config: EngineConfig, name: str) -> LoadedPolicy:
         starts = self
         starts.now += 1
         starts.most = max(starts.most, starts.now)
