@@ -39,7 +39,6 @@ class Member:
 class PoolCounts:
     """What went wrong in a pool so far."""
 
-    retries: int = 0
     timeouts: int = 0
     lost_engines: list[str] = field(default_factory=list)
 
@@ -172,7 +171,6 @@ class EnginePool:
                     self.counts.lost_engines.append(member.name)
             except EngineError as refused:
                 error = refused
-            self.counts.retries += 1
             log.warning("%s: try %d of %d failed: %s", request.request_id, attempt, self._max_tries, error)
             if attempt < self._max_tries:
                 member = await self._move(member, moved)

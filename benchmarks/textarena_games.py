@@ -23,11 +23,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
+import textarena
+
 from spag_ray.errors import SpagError
 from spag_ray.game import check
 from spag_ray.game.game_form import verdict_of
 from spag_ray.games.textarena_game import TextArenaGame
-from spag_ray.games.textarena_table import registered
 
 NUM_GAMES, NUM_CHECKED, SECONDS = 10, 3, 3.0
 TOO_SLOW_S = 60
@@ -63,7 +64,7 @@ def survey(names: Sequence[str], is_again: bool) -> list[Row]:
     """Rows of all environments that are for two players, or cannot tell; of those in `names` alone, if there are any.
     `is_again`: only the games are played."""
     families: dict[str, list[str]] = {}
-    for env_id in registered():
+    for env_id in sorted(textarena.envs.registration.ENV_REGISTRY):
         if not env_id.endswith(("-raw", "-train")):
             families.setdefault(env_id.partition("-v0")[0], []).append(env_id)
     signal.signal(signal.SIGPROF, _stop)

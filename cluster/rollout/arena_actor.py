@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from actors.arena import LISTENER, GameTask, Player, Rules, TaskList, TaskSource, answer, play_all, play_game
 from actors.endpoint_policy import EndpointPolicy
 from actors.models import load_tokenizer
-from actors.pool import EnginePool, PoolCounts
+from actors.pool import EnginePool
 from actors.scripted_policy import ScriptedPolicy
 from cluster.buffer.buffer_actor import BufferHandle
 from cluster.buffer.stream import STAGE
@@ -94,9 +94,6 @@ class ArenaActor:
         """Give an engine no new game; returns when its games have ended."""
         if pool in self._pools:
             await self._pools[pool].drain(name)
-
-    async def counts(self) -> dict[str, PoolCounts]:
-        return {name: pool.counts for name, pool in self._pools.items()}
 
     async def pause(self) -> None:
         """Start no game until `resume`; those under way are finished."""
@@ -201,9 +198,6 @@ class ArenaHandle(ActorHandle, Protocol):
 
     @remote_method
     def drain(self, pool: str, name: str) -> None: ...
-
-    @remote_method
-    def counts(self) -> dict[str, PoolCounts]: ...
 
     @remote_method
     def pause(self) -> None: ...

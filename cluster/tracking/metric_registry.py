@@ -469,10 +469,3 @@ METRICS: tuple[Metric, ...] = (
     _seconds("spag_ray_checkpoint_seconds", "time to save a checkpoint", "checkpoint", (), _LONG_S),
     _gauge("spag_ray_checkpoint_bytes", "bytes", "size of the newest checkpoint", "checkpoint", "num_bytes"),
 )
-
-# The kinds of lines that feed no metric, and why.
-NOT_EXPORTED = {
-    "samples": "each `step` has what was trained on",
-    "opponent": "league.json has the league",
-    "reference": "written by a resumed stream, and when a reference moves: where it came from",
-}

@@ -147,18 +147,13 @@ def _lost_by(player: int) -> tuple[float, float]:
     return (-1.0, 1.0) if player == 0 else (1.0, -1.0)
 
 
-def registered() -> list[str]:
-    """The names of all environments."""
-    return sorted(_textarena().envs.registration.ENV_REGISTRY)
-
-
-def _textarena(env_id: str = "") -> Any:
+def _textarena(env_id: str) -> Any:
     try:
         import textarena
     except ImportError as error:
         raise ConfigError(f"game.name: textarena: it cannot be imported ({error}); {REMEDY}") from error
     known = textarena.envs.registration.ENV_REGISTRY
-    if env_id and env_id not in known:
+    if env_id not in known:
         raise ConfigError(
             f"game.env: {env_id} is no environment of textarena {textarena.__version__}; docs/games.md lists them"
             f"{meant(env_id, known)}"

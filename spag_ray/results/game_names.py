@@ -104,14 +104,9 @@ def write_names(folder: Path, config: RunConfig, games: Mapping[str, Game | None
         write_atomically(folder / FILE, json.dumps({"games": found}) + "\n")
 
 
-def read_names(folder: Path, config: RunConfig | None) -> GameNames:
-    """The names of the game of a run's folder, which may come from a stranger: no code of a user's own game is run. Its
-    names are those in the folder, or plain ones. Of several games: names that fit all of them."""
-    return names_of_all(read_names_by_game(folder, config))
-
-
 def read_names_by_game(folder: Path, config: RunConfig | None) -> NamesByGame:
-    """`read_names` for each game of the run."""
+    """The names of each game of a run's folder, which may come from a stranger: no code of a user's own game is run.
+    Its names are those in the folder, or plain ones."""
     return UNKNOWN if config is None else {each.game.full_name: _read(folder, each) for each in config.each_game}
 
 

@@ -46,10 +46,6 @@ class VariedPrompts(BaseModel):
     layouts: tuple[Layout, ...] = Field(min_length=1)
     tasks: Mapping[Role, str]
 
-    @property
-    def num_prompts(self) -> int:
-        return len(self.wordings) * len(self.separators) * len(self.names) * len(self.layouts)
-
     def draw(
         self, rng: random.Random, said: Sequence[tuple[Role, str]], role: Role, target_word: str, max_turns: int
     ) -> str:

@@ -13,7 +13,7 @@ from spag_ray.results.game_names import (
     FILE,
     GameNames,
     names_of,
-    read_names,
+    names_of_all,
     read_names_by_game,
     write_names,
 )
@@ -96,15 +96,15 @@ def test_a_reader_of_a_run_folder_never_runs_a_users_code(tmp_path: Path, monkey
     (tmp_path / "auction.py").write_text(GAME)
     write_names(tmp_path, config)
     (tmp_path / "auction.py").write_text("raise SystemExit('a reader ran it')")
-    names = read_names(tmp_path, config)
+    names = names_of_all(read_names_by_game(tmp_path, config))
     assert (names.seats, names.held_out, names.max_turns) == (("bidder", "caller"), "Held-out scenarios", 3)
     plain = GameNames("auction.py:Auction", scenario="scenario", has_words=False)
     for text in ("{", "[]", '{"seats": ["a"]}', '{"seats": 3, "is_exhaustive": 1, "max_turns": 1}', "null"):
         (tmp_path / FILE).write_text(text)
-        assert read_names(tmp_path, config) == plain
+        assert names_of_all(read_names_by_game(tmp_path, config)) == plain
     (tmp_path / FILE).unlink()
-    assert read_names(tmp_path, config) == plain
-    assert read_names(tmp_path, KUHN) == names_of(KUHN)
+    assert names_of_all(read_names_by_game(tmp_path, config)) == plain
+    assert names_of_all(read_names_by_game(tmp_path, KUHN)) == names_of(KUHN)
     write_names(tmp_path, KUHN)
     assert not (tmp_path / FILE).exists(), "a shipped game is asked for its names"
 
@@ -122,7 +122,7 @@ def test_several_games_have_names_of_their_own_and_names_that_fit_all(
     assert list(found) == ["taboo", "auction.py:Auction"]
     assert found["taboo"] == GameNames(max_turns=5)
     assert found["auction.py:Auction"].seats == ("bidder", "caller")
-    every = read_names(tmp_path, config)
+    every = names_of_all(read_names_by_game(tmp_path, config))
     assert (every.name, every.seats) == ("Adversarial Taboo and auction.py:Auction", ("first", "second"))
     assert not every.has_words
     (tmp_path / FILE).unlink()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cluster.tracking.metric_registry import METRICS, NOT_EXPORTED, Metric, updates
+from cluster.tracking.metric_registry import METRICS, Metric, updates
 from cluster.tracking.prometheus import Exporter
 from cluster.tracking.recorder import Recorder
 from spag_ray.game.rules import GAME_ENDS, Outcome, end_of
@@ -53,6 +53,14 @@ def test_names_and_units_are_as_prometheus_has_them(metric: Metric) -> None:
 
 def test_names_are_given_once() -> None:
     assert len({metric.name for metric in METRICS}) == len(METRICS)
+
+
+# The kinds of lines that feed no metric, and why.
+NOT_EXPORTED = {
+    "samples": "each `step` has what was trained on",
+    "opponent": "league.json has the league",
+    "reference": "written by a resumed stream, and when a reference moves: where it came from",
+}
 
 
 def recorded_kinds() -> set[str]:

@@ -57,7 +57,6 @@ _QUOTED = re.compile(
     r"(?<![^\W_])(?:say|saying|says|said|phrase|write|type|answer\s+with|reply\s+with)(?![^\W_])"
     r"[^\w\n]*[\"'`]\s*$"
 )
-_CLAIM_REPEATED = re.compile(r"(?<![^\W_])i\s+know\s+the\s+(?:\w+\s+)?word(?![^\W_])")
 # Not the "#" of "c#", and not what is before the marks of "c++".
 _DECORATION = re.compile(r"[*_`\"~<>\[\]{}](?![+#])|(?<!(?<![^\W_])[^\W_])#(?![+#])|(?<![^\W_])'|'(?![^\W_])")
 _BESIDE = re.compile(r"[\s*_`\"~'<>\[\]{}()]")  # around a named word
