@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from actors.arena import LISTENER, GameTask, Player, Rules, TaskList, TaskSource, answer, play_all, play_game
 from actors.endpoint_policy import EndpointPolicy
@@ -14,7 +14,7 @@ from actors.pool import EnginePool
 from actors.scripted_policy import ScriptedPolicy
 from cluster.buffer.buffer_actor import BufferHandle
 from cluster.buffer.stream import STAGE
-from cluster.handles import ActorHandle, remote_method
+from cluster.handles import Actor, Handle, actor_method
 from cluster.rollout.remote_policy import Pace, RemotePolicy
 from cluster.runtime.ray_session import collect_seldom, redirect_output
 from cluster.runtime.without_torch import without_torch
@@ -28,7 +28,7 @@ from spag_ray.game.rules import Role, Verdict
 MAX_UNSENT = 64  # episodes; play waits when the buffer is that far behind
 
 
-class ArenaActor:
+class ArenaActor(Actor):
     """`games`: the rules of each game. `turn_timeout_s`: after this time a turn is requested from another engine.
     `join_timeout_s`: how long games wait for an engine when there is none, not counting the wait for room."""
 
@@ -63,9 +63,11 @@ class ArenaActor:
         """The name in Ray's dashboard and messages."""
         return self._name
 
+    @actor_method
     async def heartbeat(self) -> None:
         """Answers while this process is alive and its event loop runs."""
 
+    @actor_method
     async def share(self, pool: str, policy: str, changes: Sequence[tuple[Engine, float, bool]]) -> None:
         """(engine of `pool`, the part of it that plays for this arena from now on, whether it takes new games), for
         each engine of which that has changed. A new one plays `policy`, also in games under way; one with share 0
@@ -78,30 +80,37 @@ class ArenaActor:
             (to.reopen if is_open else to.close)(engine.name)
         self._pace.num_engines = sum(len(pool.games) for pool in self._pools.values())
 
+    @actor_method
     async def drop(self, pool: str, name: str) -> None:
         """Remove an engine that is dead or will be ended."""
         if pool in self._pools:
             self._pools[pool].drop(name)
 
+    @actor_method
     async def wait_for_room(self, pool: str, policy: str, name: str) -> None:
         """See EnginePool."""
         self._pool(pool, policy).wait_for_room(name)
 
+    @actor_method
     async def found_room(self, pool: str, policy: str, name: str) -> None:
         self._pool(pool, policy).found_room(name)
 
+    @actor_method
     async def drain(self, pool: str, name: str) -> None:
         """Give an engine no new game; returns when its games have ended."""
         if pool in self._pools:
             await self._pools[pool].drain(name)
 
+    @actor_method
     async def pause(self) -> None:
         """Start no game until `resume`; those under way are finished."""
         self._may_play.clear()
 
+    @actor_method
     async def resume(self) -> None:
         self._may_play.set()
 
+    @actor_method
     async def answer(
         self, task: GameTask, texts: list[str], role: Role, seat: Seat
     ) -> tuple[list[str], Verdict | None, Role | None]:
@@ -109,16 +118,19 @@ class ArenaActor:
         rules = self._games[task.game]
         return await answer(task, texts, role, self._player(seat, rules), rules)
 
+    @actor_method
     async def play(self, tasks: Sequence[GameTask], seats: Mapping[str, Seat], games_in_flight: int) -> int:
         """Play all tasks, which are of one stage; returns how many episodes the buffer acknowledged."""
         if not tasks:
             return 0
         return await self._until_stopped(tasks[0].stage, self._play(TaskList(tasks), seats, games_in_flight))
 
+    @actor_method
     async def play_stream(self, seats: Mapping[str, Seat], games_in_flight: int) -> int:
         """Play what the buffer gives until it closes the stream."""
         return await self._until_stopped(STAGE, self._play(_Leases(self._buffer, self._name), seats, games_in_flight))
 
+    @actor_method
     async def stop(self, stage: str) -> None:
         """Abandon the games of a stage that are under way."""
         if stage in self._playing:
@@ -178,46 +190,7 @@ class ArenaActor:
         return self._renderers[key]
 
 
-class ArenaHandle(ActorHandle, Protocol):
-    """The handle of an ArenaActor."""
-
-    @remote_method
-    def heartbeat(self) -> None: ...
-
-    @remote_method
-    def share(self, pool: str, policy: str, changes: Sequence[tuple[Engine, float, bool]]) -> None: ...
-
-    @remote_method
-    def drop(self, pool: str, name: str) -> None: ...
-
-    @remote_method
-    def wait_for_room(self, pool: str, policy: str, name: str) -> None: ...
-
-    @remote_method
-    def found_room(self, pool: str, policy: str, name: str) -> None: ...
-
-    @remote_method
-    def drain(self, pool: str, name: str) -> None: ...
-
-    @remote_method
-    def pause(self) -> None: ...
-
-    @remote_method
-    def resume(self) -> None: ...
-
-    @remote_method
-    def answer(
-        self, task: GameTask, texts: list[str], role: Role, seat: Seat
-    ) -> tuple[list[str], Verdict | None, Role | None]: ...
-
-    @remote_method
-    def play(self, tasks: Sequence[GameTask], seats: Mapping[str, Seat], games_in_flight: int) -> int: ...
-
-    @remote_method
-    def play_stream(self, seats: Mapping[str, Seat], games_in_flight: int) -> int: ...
-
-    @remote_method
-    def stop(self, stage: str) -> None: ...
+ArenaHandle: TypeAlias = Handle[ArenaActor]
 
 
 class _Outbox:

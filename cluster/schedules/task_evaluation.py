@@ -13,13 +13,13 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.models import load_tokenizer
-from cluster.handles import ActorHandle, remote_method
+from cluster.handles import Actor, Handle, actor_method
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.rollout.remote_policy import RemotePolicy
 from cluster.runtime.ray_session import get, own_environment, redirect_output
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from actors.lm_eval_tasks import Shelf
 
 
-class EvaluationActor:
+class EvaluationActor(Actor):
     """Hosts the harness, which calls the engines. `progress` may be called during `evaluate`."""
 
     def __init__(self, log_path: str, model: str, config: RunConfig) -> None:
@@ -52,6 +52,7 @@ class EvaluationActor:
         """The name in Ray's dashboard and messages."""
         return "evaluation"
 
+    @actor_method
     def evaluate(self, task: str, stage: str, engines: Sequence[Engine]) -> tuple[list[Evaluation], int]:
         """(rows, how many contexts were cut to fit)."""
         from actors.lm_eval_model import PolicyModel
@@ -68,19 +69,13 @@ class EvaluationActor:
             rows = evaluate(model, loaded, stage, config.task_limit, config.apply_chat_template)
         return rows, model.num_cut
 
+    @actor_method
     def progress(self) -> tuple[int, int]:
         """(answers received, answers requested) of the current task."""
         return (0, 0) if self._model is None else (self._model.num_done, self._model.num_asked)
 
 
-class EvaluationHandle(ActorHandle, Protocol):
-    """The handle of an EvaluationActor."""
-
-    @remote_method
-    def evaluate(self, task: str, stage: str, engines: Sequence[Engine]) -> tuple[list[Evaluation], int]: ...
-
-    @remote_method
-    def progress(self) -> tuple[int, int]: ...
+EvaluationHandle: TypeAlias = Handle[EvaluationActor]
 
 
 class HarnessStuckError(EngineError):

@@ -9,17 +9,14 @@ import pytest
 
 from cluster.buffer.buffer_actor import BufferActor
 from cluster.handles import ActorHandle, EngineHandle
-from cluster.rollout.arena_actor import ArenaActor, ArenaHandle
+from cluster.rollout.arena_actor import ArenaActor
 from cluster.rollout.engine_actor import EngineActor
-from cluster.schedules.task_evaluation import EvaluationActor, EvaluationHandle
 from cluster.supervision.actor_watch import RestartedHandle, WatchedHandle
 
 ACTORS: dict[type, type] = {
     EngineHandle: EngineActor,
-    ArenaHandle: ArenaActor,
     WatchedHandle: ArenaActor,
     RestartedHandle: BufferActor,
-    EvaluationHandle: EvaluationActor,
 }
 ROOT = Path(__file__).resolve().parents[3]
 CALLS = """
