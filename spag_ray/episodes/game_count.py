@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from spag_ray.episodes.head import Counted
+from spag_ray.episodes.head import Played
 from spag_ray.game.rules import GameEnd, Outcome, end_of
 
 
@@ -23,7 +23,7 @@ class GameCount:
     def num_games(self) -> int:
         return self.outcomes.total()
 
-    def add(self, game: Counted) -> None:
+    def add(self, game: Played) -> None:
         self.outcomes[game.verdict.outcome] += 1
         self.ends[end_of(game.verdict)] += 1
         self.num_turns += game.num_turns
@@ -38,7 +38,7 @@ class GameCount:
         )
 
 
-def count_by_game(games: Iterable[Counted]) -> dict[str, GameCount]:
+def count_by_game(games: Iterable[Played]) -> dict[str, GameCount]:
     """{name of the game: its games}, in order of first appearance."""
     found: dict[str, GameCount] = {}
     for each in games:

@@ -4,31 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
+from spag_ray.episodes.episode import Episode
 from spag_ray.game.rules import Verdict
-
-
-class Counted(Protocol):
-    """The attributes that game_count.py counts: an Episode and its head have them."""
-
-    @property
-    def verdict(self) -> Verdict: ...
-    @property
-    def num_turns(self) -> int: ...
-    @property
-    def num_tokens(self) -> int: ...
-    @property
-    def game(self) -> str: ...
-
-
-class Played(Counted, Protocol):
-    """The attributes that a stream needs: an Episode and its head have them."""
-
-    @property
-    def number(self) -> int: ...
-    @property
-    def oldest_versions(self) -> Mapping[str, int]: ...
 
 
 @dataclass(frozen=True)
@@ -44,3 +23,6 @@ class EpisodeHead:
     num_tokens: int
     oldest_versions: Mapping[str, int]
     game: str
+
+
+Played: TypeAlias = Episode | EpisodeHead  # what is counted, and what a stream keeps

@@ -192,11 +192,6 @@ class WordStream:
         """Of every game."""
         return self._games
 
-    @property
-    def words(self) -> tuple[str, ...]:
-        """All of them, in the order given, one game's after the other's."""
-        return tuple(word for each in self._games for word in each.words)
-
     def lease(self) -> Lease:
         """The next word; one that was given back comes first, the oldest of them."""
         if self._returned:

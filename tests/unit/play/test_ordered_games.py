@@ -59,7 +59,7 @@ def seated(game: Game, lines: Sequence[str], style: str = "chat") -> tuple[Says,
     renderer = game_renderer(game, tokenizer_of("smollm2"), style)
     policy = Says(renderer, lines)
     pool = EnginePool("says")
-    pool.join("says", policy)  # type: ignore[arg-type]
+    pool.join("says", policy)
     rules = Rules(game, "own", style)
     return policy, Player(pool, renderer, Sampling(1.0, 16)), rules
 
