@@ -184,8 +184,11 @@ def test_weights_that_come_during_a_turn_wait_for_its_end_or_are_stamped_on_it(
 ) -> None:
     async def scenario() -> Any:
         requests = [ask(f"long-{in_flight}-{seed}", Sampling(1.0, 400, seed=seed)) for seed in range(12)]
+        vllm_policy.take_figures()
         turns = asyncio.create_task(vllm_policy.generate(requests))
-        await asyncio.sleep(0.1)
+        async with asyncio.timeout(60):
+            while not vllm_policy.take_figures().running_max:
+                await asyncio.sleep(0.01)
         await vllm_policy.load(snapshot_of(other_tiny_model, version=7), in_flight)
         return await turns
 
