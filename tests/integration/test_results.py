@@ -43,6 +43,13 @@ def test_the_tables_of_ablations_are_those_that_their_record_gives() -> None:
     assert printed in TABLES.read_text(encoding="utf-8"), printed
 
 
+def test_the_tables_of_leduc_poker_are_those_that_their_records_give() -> None:
+    command = [sys.executable, "-m", "benchmarks.leduc", "tables", "--out", "docs/leduc"]
+    printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+    assert printed.count("| spag-40 |") == 3
+    assert printed in TABLES.read_text(encoding="utf-8"), printed
+
+
 def test_the_tables_of_kuhn_poker_are_those_that_their_records_give() -> None:
     command = [sys.executable, "benchmarks/kuhn.py", "tables", "--out", "docs/kuhn"]
     printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
