@@ -59,7 +59,7 @@ def main() -> None:
 def run(seed: Path, common: Sequence[str], names: Sequence[str]) -> None:
     """Run these ablations as far as they have not finished."""
     folder = seed / "ablations"
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     last = last_stage(common)
     start = spag_of(seed) / "models" / "imitated"
     for name in names:

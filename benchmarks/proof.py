@@ -90,6 +90,7 @@ def run(out: Path, seeds: str, overrides: Sequence[str]) -> None:
     """Run what is not finished yet."""
     from cluster.commands.seeds import seeds_of, with_seed  # not at the top: it imports Ray, which tables do not need
 
+    keep_seeds(out, seeds_of(seeds, overrides))
     overrides_of = {out / f"seed-{seed}": with_seed(overrides, seed) for seed in seeds_of(seeds, overrides)}
     folders = list(overrides_of)
     train_all(out / "spag", seeds, folders, overrides)
@@ -98,6 +99,15 @@ def run(out: Path, seeds: str, overrides: Sequence[str]) -> None:
         train_all(out / rival, seeds, folders, [*overrides, *own])
     for folder in folders:
         compare(folder, overrides_of[folder])
+
+
+def keep_seeds(out: Path, seeds: Sequence[int]) -> None:
+    """Ends this program if OUT has other seeds: its rivals' numbers of games are made from all of them."""
+    kept = out / "seeds.json"
+    if kept.exists() and (before := json.loads(kept.read_text())) != list(seeds):
+        sys.exit(f"{out} has seeds {', '.join(map(str, before))}, which its rivals are made for; choose another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps(list(seeds)))
 
 
 def train_all(runs: Path, seeds: str, folders: Sequence[Path], overrides: Sequence[str]) -> None:

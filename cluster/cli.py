@@ -67,7 +67,8 @@ def train(
         from cluster.commands.seeds import SeedRuns, plan_of_seeds, run_seeds, seeds_of, with_seed
 
         numbers = seeds_of(seeds, overrides)
-    settings = load_config(config, with_seed(overrides, numbers[0]) if numbers else overrides)
+    every = [load_config(config, each) for each in ([with_seed(overrides, seed) for seed in numbers] or [overrides])]
+    settings = every[0]
     if not (resume and run_dir):
         check_name(settings)
     if dry_run:
@@ -75,7 +76,7 @@ def train(
 
         can_start = print_plan(settings)
         if numbers:
-            print(plan_of_seeds(numbers, settings))
+            print(plan_of_seeds(numbers, settings, overrides))
         if not can_start:
             raise typer.Exit(2)
         return

@@ -116,9 +116,10 @@ def check_same_for_all(overrides: Sequence[str]) -> None:
             )
 
 
-def plan_of_seeds(seeds: Sequence[int], config: RunConfig) -> str:
-    """What `--dry-run` says of them. No cluster is asked."""
-    told = f"{_count(len(seeds))} of this plan, with seed {', '.join(map(str, seeds))}"
+def plan_of_seeds(seeds: Sequence[int], config: RunConfig, overrides: Sequence[str] = ()) -> str:
+    """What `--dry-run` says of them, if `config` is that of the first. No cluster is asked."""
+    which = f"like this plan of seed {seeds[0]}" if any(SEED in each for each in overrides) else "of this plan"
+    told = f"{_count(len(seeds))} {which}, with seed {', '.join(map(str, seeds))}"
     if (address := address_of(config.cluster)) is None:
         return f"{told}: one after another, because each starts a Ray of its own on this machine."
     cpus, gpus = (sum(getattr(each, unit) for each in bundles_of(config)) for unit in ("num_cpus", "num_gpus"))
@@ -141,7 +142,7 @@ def run_seeds(asked: SeedRuns, console: Console) -> None:
     for seed in asked.seeds:
         if seed not in waiting:
             _say(console, f"seed-{seed} has finished already")
-    at_once = min(_most_at_once(configs[asked.seeds[0]], len(waiting)), len(waiting))
+    at_once = min(_most_at_once(configs[waiting[0]], len(waiting)), len(waiting)) if waiting else 0
     if waiting:
         how = "one after another" if at_once == 1 else f"{at_once} at a time"
         _say(console, f"{_count(len(waiting))} in {asked.folder}{'' if len(waiting) == 1 else f', {how}'}")

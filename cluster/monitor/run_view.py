@@ -125,7 +125,7 @@ def outcomes_of(line: GamesLine) -> Counter[str]:
 
 MAX_HAPPENINGS = 50
 LATELY = 13  # lines of kind `games` that are kept; there is at most one every 5 s
-RATES_LAST_S = 60.0  # since a game's last line; there is one every 5 s while it is played
+RATES_LAST_S = 60.0  # since a game's last line; there is one every 5 s while games of it end
 _HAPPENINGS = {
     "restart": "{what} is restarted ({cause}): {reason}",
     "engine_joined": "{engine} joined, at version {version}",
@@ -301,7 +301,9 @@ class RunView:
             game: last.phase == line.phase and at - written < RATES_LAST_S
             for game, (written, last) in self._games.items()
         }
-        self._rates = {game: rates for game, rates in self._rates.items() if is_played[game]}
+        if kept := {game: rates for game, rates in self._rates.items() if is_played[game]}:
+            self.games_per_s = sum(games for games, _ in kept.values())
+        self._rates = kept
         before, self._games[line.game] = self._games.get(line.game), (at, line)
         if before is None:
             return

@@ -91,9 +91,11 @@ const live = {
 function focusOf(focused) {
   if (!focused.matches(FOCUSABLE)) return null;
   const name = focused.closest("main > section").getAttribute("aria-labelledby");
+  const labelOf = (each) => `${each.tagName} ${each.getAttribute("aria-label") ?? each.textContent}`;
+  const label = labelOf(focused);
   const all = () => [...document.querySelectorAll(FOCUSABLE)].filter((each) => each.closest("main > section").getAttribute("aria-labelledby") === name);
-  const place = all().indexOf(focused);
-  return () => all()[place];
+  const place = all().filter((each) => labelOf(each) === label).indexOf(focused);
+  return () => all().filter((each) => labelOf(each) === label)[place];
 }
 
 /** Drawn charts, opened details and scrolled tables of a section stay in the one that takes its place. */

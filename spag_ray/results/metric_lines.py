@@ -27,16 +27,17 @@ class MetricLines:
         self.num_damaged = 0
         self._path = path
         self._offset = 0
-        self._file: tuple[int, int] | None = None  # which file was read
+        self._first = b""  # the first line that was read: which file it was
 
     def is_replaced(self) -> bool:
         """Whether another file is there now than the one that was read, because the run's folder was made anew. It is
-        read by a MetricLines of its own."""
+        read by a MetricLines of its own. Its first line, which has the time, tells: a file system may give the new file
+        the old one's number."""
         try:
-            found = self._path.stat()
+            with self._path.open("rb") as file:
+                return file.read(len(self._first)) != self._first or file.seek(0, os.SEEK_END) < self._offset
         except OSError:
             return False
-        return self._file not in (None, (found.st_dev, found.st_ino)) or found.st_size < self._offset
 
     def new(self) -> Iterator[dict[str, Any]]:
         """The lines written since the last call; none if there is no file yet. Each has `time`, seconds since the
@@ -46,12 +47,11 @@ class MetricLines:
         except FileNotFoundError:
             return
         with file:
-            found = os.fstat(file.fileno())
-            self._file = found.st_dev, found.st_ino
             file.seek(self._offset)
             for raw in file:
                 if not raw.endswith(b"\n"):
                     return
+                self._first = self._first or raw
                 self._offset += len(raw)
                 if (line := _parsed(raw)) is not None:
                     if (named := named_line(line, self._path.parent)) is not None:

@@ -87,6 +87,14 @@ def test_a_match_that_has_finished_is_not_played_again(calls: Calls) -> None:
     assert [call[0] for call in calls.made].count("match") == 2
 
 
+def test_a_folder_keeps_the_seeds_that_its_rivals_are_made_for(calls: Calls) -> None:
+    proof.run(calls.out, "1-2", ["self_play.rounds=1"])
+    calls.made.clear()
+    with pytest.raises(SystemExit, match="has seeds 1, 2, which its rivals are made for"):
+        proof.run(calls.out, "1-3", ["self_play.rounds=1"])
+    assert calls.made == []
+
+
 def test_nothing_follows_a_seed_that_has_stopped(calls: Calls) -> None:
     calls.ends[2] = "stopped"
     with pytest.raises(SystemExit, match="seed-2: stopped; call this again to continue"):

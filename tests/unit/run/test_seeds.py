@@ -362,10 +362,11 @@ def test_an_override_may_name_the_seed_of_its_run(here: Path) -> None:
         assert (config["model"], config["name"], config["seed"]) == (f"models/{seed}", f"of-{seed}", seed)
 
 
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
 def test_a_seed_whose_own_override_is_wrong_is_refused_before_anything_starts(
-    here: Path, capsys: pytest.CaptureFixture[str]
+    more: tuple[str, ...], here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert train("--seeds", "1,0", "--run-dir", "runs", "-o", "self_play.rounds=-{seed}") == 2
+    assert train("--seeds", "0,1", "--run-dir", "runs", "-o", "self_play.rounds=-{seed}", *more) == 2
     assert "self_play.rounds" in capsys.readouterr().err
     assert [path.name for path in here.iterdir()] == ["own.yaml"]
 
