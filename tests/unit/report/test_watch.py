@@ -424,7 +424,7 @@ def test_several_games_have_lines_of_their_own() -> None:
 
 def test_a_game_that_is_no_longer_played_has_no_rate() -> None:
     games = [{"name": "taboo", "share": 0.5}, {"name": "kuhn", "share": 0.5}]
-    line = {"kind": "games", "phase": "self_play", "turns": 9}
+    line: dict[str, Any] = {"kind": "games", "phase": "self_play", "turns": 9}
     times = {"taboo": [0, 10], "kuhn": [1, 11, 21, 81, 91]}  # seconds
     lines = [
         line | {"time": 1e9 + time, "game": game, "tokens": 100 * time, "ends": {"attacker win: fold": time}}
