@@ -43,6 +43,7 @@ from spag_ray.config.loading import load_config
 from spag_ray.config.parts import PAID_ENDS
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import read_log
+from spag_ray.errors import InputError
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.games.taboo.game import taboo_renderer
 from spag_ray.games.taboo.prompt_file import load_template
@@ -309,7 +310,11 @@ def score_line(runs: Sequence[Sequence[Match]], name: str, other: str) -> str:
 def score_cells(runs: Sequence[Sequence[Match]], name: str, other: str) -> Iterator[str]:
     """The score in both seats, in breach-free games, as attacker and as defender, each with its interval."""
     for options in ({}, {"breach_free": True}, *({"roles": [role]} for role in Role)):
-        found = score(runs, name, other, **options)  # type: ignore[arg-type]
+        try:
+            found = score(runs, name, other, **options)  # type: ignore[arg-type]
+        except InputError:  # so few games that all of a seat's had breaches
+            yield "none"
+            continue
         yield f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]"
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import proof
+from spag_ray.game.rules import Outcome
+from spag_ray.results.matches import Game, Match
 
 
 class Calls:
@@ -100,3 +102,13 @@ def test_nothing_follows_a_seed_that_has_stopped(calls: Calls) -> None:
     with pytest.raises(SystemExit, match="seed-2: stopped; call this again to continue"):
         proof.run(calls.out, "1-2", [])
     assert len(calls.made) == 1
+
+
+def test_a_table_of_few_games_says_where_none_are_without_a_breach() -> None:
+    def match(attacker: str, defender: str, outcome: Outcome) -> Match:
+        return Match(attacker, defender, (Game("apple", outcome, 1),))
+
+    met = [match("a", "b", Outcome.ATTACKER_BREACH), match("b", "a", Outcome.ATTACKER_WINS)]
+    both, without_breaches, *_ = proof.score_cells([met], "a", "b")
+    assert both.startswith("0.00 [")
+    assert without_breaches == "none"
