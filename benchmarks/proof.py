@@ -91,8 +91,9 @@ def run(out: Path, seeds: str, overrides: Sequence[str]) -> None:
     """Run what is not finished yet."""
     from cluster.commands.seeds import seeds_of, with_seed  # not at the top: it imports Ray, which tables do not need
 
-    keep_seeds(out, seeds_of(seeds, overrides))
-    overrides_of = {out / f"seed-{seed}": with_seed(overrides, seed) for seed in seeds_of(seeds, overrides)}
+    numbers = seeds_of(seeds, overrides)
+    keep_seeds(out, numbers)
+    overrides_of = {out / f"seed-{seed}": with_seed(overrides, seed) for seed in numbers}
     folders = list(overrides_of)
     train_all(out / "spag", seeds, folders, overrides)
     config = load_config(CONFIG, overrides_of[folders[0]])
@@ -309,11 +310,14 @@ def score_line(runs: Sequence[Sequence[Match]], name: str, other: str) -> str:
 
 def score_cells(runs: Sequence[Sequence[Match]], name: str, other: str) -> Iterator[str]:
     """The score in both seats, in breach-free games, as attacker and as defender, each with its interval."""
-    for options in ({}, {"breach_free": True}, *({"roles": [role]} for role in Role)):
+    columns: list[dict[str, Any]] = [{}, {"breach_free": True}, *({"roles": [role]} for role in Role)]
+    for options in columns:
         try:
-            found = score(runs, name, other, **options)  # type: ignore[arg-type]
-        except InputError:  # so few games that all of a seat's had breaches
-            yield "none"
+            found = score(runs, name, other, **options)
+        except InputError:
+            if "breach_free" not in options:
+                raise
+            yield "none"  # so few games that all of a seat's had breaches
             continue
         yield f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]"
 

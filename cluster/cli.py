@@ -17,6 +17,7 @@ from cluster.guarded import run_guarded
 from cluster.serve.command import serve
 from spag_ray import __version__
 from spag_ray.config.loading import check_name, load_config
+from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, meant
 from spag_ray.host.addresses import Form, check_address
 
@@ -62,29 +63,28 @@ def train(
 ) -> None:
     """Train by imitation, then by rounds of self-play; evaluate with matches on held-out words."""
     overrides = override or []
-    numbers: tuple[int, ...] = ()
+    by_seed: dict[int, RunConfig] = {}
     if seeds is not None:
         from cluster.commands.seeds import SeedRuns, plan_of_seeds, run_seeds, seeds_of, with_seed
 
-        numbers = seeds_of(seeds, overrides)
-    every = [load_config(config, each) for each in ([with_seed(overrides, seed) for seed in numbers] or [overrides])]
-    settings = every[0]
+        by_seed = {seed: load_config(config, with_seed(overrides, seed)) for seed in seeds_of(seeds, overrides)}
+    settings = next(iter(by_seed.values())) if by_seed else load_config(config, overrides)
     if not (resume and run_dir):
         check_name(settings)
     if dry_run:
         from cluster.planning.plan_text import print_plan
 
         can_start = print_plan(settings)
-        if numbers:
-            print(plan_of_seeds(numbers, settings, overrides))
+        if by_seed:
+            print(plan_of_seeds(list(by_seed), settings, overrides))
         if not can_start:
             raise typer.Exit(2)
         return
     if resume and run_dir is None:
         raise ConfigError("--resume continues the run of a folder; name it with --run-dir")
     folder = run_dir or Path("runs") / f"{settings.name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
-    if numbers:
-        run_seeds(SeedRuns(config, tuple(overrides), numbers, folder, resume), _console(_RunConsole))
+    if by_seed:
+        run_seeds(SeedRuns(config, tuple(overrides), by_seed, folder, resume), _console(_RunConsole))
         return
     from cluster.commands.train import run_training
 

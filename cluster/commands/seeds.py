@@ -34,7 +34,6 @@ from cluster.runtime.ray_session import address_of, is_job, ray_session
 from cluster.runtime.run_folder import check_can_be_made, check_continues, is_finished, with_kept_dtypes
 from cluster.runtime.stop_notice import notice_to_stop
 from cluster.types import NodeResources
-from spag_ray.config.loading import load_config
 from spag_ray.config.run import RunConfig
 from spag_ray.config.shipped import find_config
 from spag_ray.errors import ConfigError, InputError, SpagError, StopRequestedError
@@ -55,20 +54,17 @@ class SeedsError(SpagError):
 
 @dataclass(frozen=True)
 class SeedRuns:
-    """What was asked for: the configuration and its overrides as they were given, the seeds, and the folder that gets a
-    run folder for each. In an override {seed} is each run's own. `resume`: continue those that are there."""
+    """What was asked for: the configuration and its overrides as they were given, what they are for each seed, and the
+    folder that gets a run folder for each. `resume`: continue those that are there."""
 
     config: str
     overrides: tuple[str, ...]
-    seeds: tuple[int, ...]
+    configs: Mapping[int, RunConfig]
     folder: Path
     resume: bool = False
 
     def folder_of(self, seed: int) -> Path:
         return self.folder / f"seed-{seed}"
-
-    def config_of(self, seed: int) -> RunConfig:
-        return load_config(self.config, with_seed(self.overrides, seed))
 
 
 def seeds_of(text: str, overrides: Sequence[str] = ()) -> tuple[int, ...]:
@@ -98,7 +94,7 @@ def seeds_of(text: str, overrides: Sequence[str] = ()) -> tuple[int, ...]:
 
 
 def with_seed(overrides: Sequence[str], seed: int) -> list[str]:
-    """The overrides of this seed's run.
+    """The overrides of this seed's run, which have it in place of {seed}.
 
     >>> with_seed(["model=runs/a/seed-{seed}"], 2)
     ['model=runs/a/seed-2', 'seed=2']
@@ -116,7 +112,7 @@ def check_same_for_all(overrides: Sequence[str]) -> None:
             )
 
 
-def plan_of_seeds(seeds: Sequence[int], config: RunConfig, overrides: Sequence[str] = ()) -> str:
+def plan_of_seeds(seeds: Sequence[int], config: RunConfig, overrides: Sequence[str]) -> str:
     """What `--dry-run` says of them, if `config` is that of the first. No cluster is asked."""
     which = f"like this plan of seed {seeds[0]}" if any(SEED in each for each in overrides) else "of this plan"
     told = f"{_count(len(seeds))} {which}, with seed {', '.join(map(str, seeds))}"
@@ -132,25 +128,24 @@ def plan_of_seeds(seeds: Sequence[int], config: RunConfig, overrides: Sequence[s
 def run_seeds(asked: SeedRuns, console: Console) -> None:
     """`spag-ray train --seeds`: runs what has not finished yet, and prints the table over all that have.
 
-    Raises ConfigError or RunFolderError before anything starts if a seed's configuration is wrong or its folder cannot
-    be used; StopRequestedError after a request to stop; SeedsError if a run has failed or was stopped.
+    Raises RunFolderError before anything starts if one of the folders cannot be used; StopRequestedError after a
+    request to stop; SeedsError if a run has failed or was stopped.
     """
     if is_job():
         check_run_dir(asked.folder)
-    configs = {seed: asked.config_of(seed) for seed in asked.seeds}
-    waiting = [seed for seed, config in configs.items() if not _has_finished(asked, config)]
-    for seed in asked.seeds:
+    waiting = [seed for seed, config in asked.configs.items() if not _has_finished(asked, config)]
+    for seed in asked.configs:
         if seed not in waiting:
             _say(console, f"seed-{seed} has finished already")
-    at_once = min(_most_at_once(configs[waiting[0]], len(waiting)), len(waiting)) if waiting else 0
+    at_once = min(_most_at_once(asked.configs[waiting[0]], len(waiting)), len(waiting)) if waiting else 0
     if waiting:
         how = "one after another" if at_once == 1 else f"{at_once} at a time"
         _say(console, f"{_count(len(waiting))} in {asked.folder}{'' if len(waiting) == 1 else f', {how}'}")
     # A copy: whoever edits the file meanwhile does not change the runs that have not started.
     with tempfile.TemporaryDirectory(prefix="spag-ray-seeds-") as kept, notice_to_stop() as notice:
         file = Path(shutil.copy(find_config(asked.config), kept))
-        unfinished = _Processes(asked, file, configs, console, notice).run(waiting, at_once)
-    _print_table([asked.folder_of(seed) for seed in asked.seeds if seed not in unfinished], console)
+        unfinished = _Processes(asked, file, console, notice).run(waiting, at_once)
+    _print_table([asked.folder_of(seed) for seed in asked.configs if seed not in unfinished], console)
     _raise_for(unfinished, asked, bool(notice))
 
 
@@ -180,7 +175,6 @@ class _Processes:
 
     asked: SeedRuns
     file: Path
-    configs: Mapping[int, RunConfig]
     console: Console
     notice: Sequence[float]
     running: dict[int, subprocess.Popen[str]] = field(default_factory=dict)
@@ -246,7 +240,7 @@ class _Processes:
             del self.running[seed]
             if (reader := self.readers.pop(seed, None)) is not None:
                 reader.join(timeout=10)  # bounded: a process that it has left behind may hold the pipe
-            if is_finished(self.asked.folder_of(seed), self.configs[seed]):
+            if is_finished(self.asked.folder_of(seed), self.asked.configs[seed]):
                 self.say(f"seed-{seed} has finished")
                 continue
             # A run that was asked to stop ends with 0, or by the signal if it has hardly started: Python's way of
@@ -276,7 +270,7 @@ def _raise_for(unfinished: Mapping[int, str], asked: SeedRuns, is_stopped: bool)
     command = ["train", asked.config, *overrides]
     if is_job():  # the configuration here is a copy that ends with the job
         command = ["submit", "..."]
-    command += ["--seeds", _seeds_text(asked.seeds), "--run-dir", str(asked.folder)]
+    command += ["--seeds", _seeds_text(list(asked.configs)), "--run-dir", str(asked.folder)]
     told = ", ".join(f"seed-{seed} {became}" for seed, became in sorted(unfinished.items()))
     has_failed = any(became.startswith("failed") for became in unfinished.values())
     error = StopRequestedError if is_stopped and not has_failed else SeedsError

@@ -301,9 +301,7 @@ class RunView:
             game: last.phase == line.phase and at - written < RATES_LAST_S
             for game, (written, last) in self._games.items()
         }
-        if kept := {game: rates for game, rates in self._rates.items() if is_played[game]}:
-            self.games_per_s = sum(games for games, _ in kept.values())
-        self._rates = kept
+        self._rates = {game: rates for game, rates in self._rates.items() if is_played[game]}
         before, self._games[line.game] = self._games.get(line.game), (at, line)
         if before is None:
             return

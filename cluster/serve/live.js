@@ -90,12 +90,14 @@ const live = {
 /** How to find what takes an element's place when its section is renewed; null if it is in none. */
 function focusOf(focused) {
   if (!focused.matches(FOCUSABLE)) return null;
-  const name = focused.closest("main > section").getAttribute("aria-labelledby");
-  const labelOf = (each) => `${each.tagName} ${each.getAttribute("aria-label") ?? each.textContent}`;
-  const label = labelOf(focused);
-  const all = () => [...document.querySelectorAll(FOCUSABLE)].filter((each) => each.closest("main > section").getAttribute("aria-labelledby") === name);
-  const place = all().filter((each) => labelOf(each) === label).indexOf(focused);
-  return () => all().filter((each) => labelOf(each) === label)[place];
+  const toldOf = (each) => {
+    const section = each.closest("main > section").getAttribute("aria-labelledby");
+    return `${section} ${each.tagName} ${each.getAttribute("aria-label") ?? each.textContent}`;
+  };
+  const told = toldOf(focused);
+  const alike = () => [...document.querySelectorAll(FOCUSABLE)].filter((each) => toldOf(each) === told);
+  const place = alike().indexOf(focused);
+  return () => alike()[place];
 }
 
 /** Drawn charts, opened details and scrolled tables of a section stay in the one that takes its place. */

@@ -30,9 +30,8 @@ class MetricLines:
         self._first = b""  # the first line that was read: which file it was
 
     def is_replaced(self) -> bool:
-        """Whether another file is there now than the one that was read, because the run's folder was made anew. It is
-        read by a MetricLines of its own. Its first line, which has the time, tells: a file system may give the new file
-        the old one's number."""
+        """Whether the file is no longer the one that was read: its run was deleted and started again. Read the new file
+        with a new MetricLines. The first line, which has the time, decides: a file system may reuse the inode."""
         try:
             with self._path.open("rb") as file:
                 return file.read(len(self._first)) != self._first or file.seek(0, os.SEEK_END) < self._offset

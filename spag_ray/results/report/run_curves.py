@@ -15,7 +15,7 @@ from spag_ray.results.report.thinned import Thinned
 
 class RunCurves:
     """Reads a file while it is written. `num_points`: values taken so far; it grows when there is something new. A file
-    that is replaced, because its run began anew, is read from its start."""
+    that is replaced, because its run was deleted and started again, is read from its start."""
 
     def __init__(self, path: Path) -> None:
         self.num_points = 0
