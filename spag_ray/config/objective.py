@@ -147,7 +147,12 @@ class ObjectiveConfig(Part):
         description="with information_gain, who listens: `imitated`, `base`, or a model folder (`imitated` if empty; "
         "`base` where nothing is imitated)",
     )
-    gain_clip: float = Field(0.5, gt=0, le=1, description="gains are clipped at -gain_clip and gain_clip")
+    gain_of: Literal["probability", "nats"] = Field(
+        "probability",
+        description="what a hint is paid for: by how much the listener's probability of the word rose, or that "
+        "probability's logarithm, which also tells apart hints at words that the listener hardly thinks of",
+    )
+    gain_clip: float = Field(0.5, gt=0, description="gains are clipped at -gain_clip and gain_clip")
     gain_seats: Literal["attacker", "both"] = Field(
         "both",
         description="who is paid for a gain: the turn that gave the hint, or also the defender's turn before it, which "

@@ -2,6 +2,7 @@
 
     p(0) = what the listener gives the fact after the rules alone, p(t) = after hint t     (Turn.listener_logprob)
     hint t, and the turn of the seat that guesses before it:  information_gain * clip(p(t) - p(t - 1))
+    with gain_of: nats                                        information_gain * clip(log p(t) - log p(t - 1))
 
 A turn after which no hint was heard, such as a claim, has no gain; nor has any turn of a game that was not scored.
 """
@@ -22,12 +23,14 @@ from spag_ray.game.rules import Role
 
 
 class Gain(NamedTuple):
-    """Of the turns [start, end): what they gave or asked for. `value`: from -1 to 1; `guesser`: the seat that heard it.
-    `known`: the listener's probability of the fact after it."""
+    """Of the turns [start, end): what they gave or asked for. `value`: the change of the listener's probability of the
+    fact, from -1 to 1; `nats`: of its logarithm; `guesser`: the seat that heard it; `known`: the probability after it.
+    """
 
     start: int
     end: int
     value: float
+    nats: float
     guesser: Role
     known: float
 
@@ -50,8 +53,12 @@ def gains(episode: Episode) -> list[Gain]:
     if not is_scored(episode) or episode.verdict.end_reason is EndReason.CONTEXT_FULL:
         return []
     turns = episode.turns[: episode.verdict.length]
-    known = {place: math.exp(found) for place, turn in enumerate(turns) if (found := turn.listener_logprob) is not None}
-    return [Gain(start, end, known[end] - known[start], turns[end].role, known[end]) for start, end in pairwise(known)]
+    known = {place: found for place, turn in enumerate(turns) if (found := turn.listener_logprob) is not None}
+    told = []
+    for start, end in pairwise(known):
+        before, after = math.exp(known[start]), math.exp(known[end])
+        told.append(Gain(start, end, after - before, known[end] - known[start], turns[end].role, after))
+    return told
 
 
 def is_scored(episode: Episode) -> bool:
@@ -69,7 +76,8 @@ def clipped_gains(
             turn = episode.turns[index]
             is_paid = objective.gain_seats == "both" or turn.role is not gain.guesser
             if is_paid and turn.token_ids and (learning is None or turn.policy in learning):
-                found[index] = max(-clip, min(gain.value, clip))
+                value = gain.nats if objective.gain_of == "nats" else gain.value
+                found[index] = max(-clip, min(value, clip))
     return found
 
 
@@ -78,17 +86,26 @@ def gain_advantages(
 ) -> list[dict[int, float]]:
     """For each game {index of a trained turn: what its gain adds to its advantage}. Where results have a baseline, so
     have gains: their mean over the turns of this index and seat in these games, so that no place in a game is favoured
-    (an estimator by name has its own for results)."""
+    (an estimator by name has its own for results). Where that baseline compares games of one scenario (`scenario`,
+    `rloo`, `grpo`), so does this mean, if the scenario has another such turn: a hint is not paid for an easy word."""
     found = [clipped_gains(episode, objective, learning) for episode in episodes]
-    by_place: dict[tuple[int, Role], list[float]] = defaultdict(list)
+    of_scenario: dict[tuple[str, int, Role], list[float]] = defaultdict(list)
+    of_place: dict[tuple[int, Role], list[float]] = defaultdict(list)
     for episode, own in zip(episodes, found, strict=True):
         for index, value in own.items():
-            by_place[index, episode.turns[index].role].append(value)
+            place = index, episode.turns[index].role
+            of_place[place].append(value)
+            of_scenario[episode.scenario, *place].append(value)
     has_baseline = objective.baseline != "none" or objective.advantage != "spag"
-    means = {place: fmean(values) if has_baseline else 0.0 for place, values in by_place.items()}
+
+    def expected(episode: Episode, index: int) -> float:
+        place = index, episode.turns[index].role
+        own = of_scenario[episode.scenario, *place]
+        return fmean(own if objective.compares_scenarios and len(own) > 1 else of_place[place])
+
     return [
         {
-            index: objective.information_gain * (value - means[index, episode.turns[index].role])
+            index: objective.information_gain * (value - (expected(episode, index) if has_baseline else 0.0))
             for index, value in own.items()
         }
         for episode, own in zip(episodes, found, strict=True)

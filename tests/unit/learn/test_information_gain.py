@@ -80,6 +80,23 @@ def test_gains_are_clipped_on_both_sides() -> None:
     assert advantages(sample) == [0.25, -0.25, -0.25, 0.05, 0.05]
 
 
+def test_hints_may_be_paid_for_nats() -> None:
+    objective = ObjectiveConfig(information_gain=1.0, gain_of="nats", gain_clip=1.0, gain_seats="attacker")
+    (sample,) = game_samples([heard(0)], objective)
+    assert advantages(sample) == [round(math.log(2), 4), 1.0, round(math.log(0.25 / 0.3), 4)], "log 6 is clipped"
+
+
+@pytest.mark.parametrize("changes", [{"baseline": "scenario"}, {"advantage": "rloo", "gain_of": "probability"}])
+def test_hints_about_one_scenario_are_compared_with_each_other(changes: dict[str, Any]) -> None:
+    """An easy word, whose hints all tell much, pays no more than a hard one."""
+    easy = [replace(heard(number, (0.1, told)), scenario="easy") for number, told in enumerate((0.5, 0.7))]
+    hard = [replace(heard(number, (0.0001, told)), scenario="hard") for number, told in enumerate((0.1001, 0.0001), 2)]
+    once = replace(heard(4, (0.1, 0.6)), scenario="once")
+    found = game_samples([*easy, *hard, once], ObjectiveConfig(information_gain=1.0, gain_clip=1.0, **changes))
+    own = [sample.turns[0].advantage for sample in found]
+    assert own == pytest.approx([-0.1, 0.1, 0.05, -0.05, 0.5 - (0.4 + 0.6 + 0.1 + 0.0 + 0.5) / 5])
+
+
 def test_only_hints_are_paid_where_only_the_attacker_is() -> None:
     (sample,) = game_samples([heard(0)], ObjectiveConfig(information_gain=1.0, gain_seats="attacker"))
     assert {turn.role for turn in sample.turns} == {Role.ATTACKER}
