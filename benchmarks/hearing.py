@@ -9,6 +9,11 @@ Each figure is a mean with a 95 % interval, a bootstrap over words (of all runs 
     own_minus_other          log p(word) of the stage after these dialogues, minus after another word's, in nats
     hints_to_base            log p(word) of the base model after the stage's own four hints, minus after the imitated
                              model's, in nats: below 0, hints have become vague
+    hints_to_imitated        the same, heard by the imitated model
+    hint_tokens_to_base      log-probability of a token of the stage's own hints to the base model, minus of the
+                             imitated model's, in nats: below 0, hints are less English
+    first_choice_own_hints   how often the word is the stage's first choice (greedy decoding) after four own hints
+    and_of_imitated          the same of the imitated model
     p_where_it_claims        p(word) at the defender's turns at which the stage claimed, in its games against itself
                              (episodes/eval-STAGE.log), minus p(word) at the turns at which it did not
 
@@ -23,7 +28,7 @@ import math
 import random
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,14 +64,21 @@ def of_run(run: Path, stage: str, num_dialogues: int) -> dict[str, list[Gain]]:
     words = (held_out * (1 + num_dialogues // len(held_out)))[:num_dialogues]
     imitated, newest = (Measure(config, run / "models" / name) for name in ("imitated", stage))
     base = Measure(config, Path(resolve_model(config.model)))
-    own = imitated.by_itself(words, config.seed)
+    own, newer = imitated.by_itself(words, config.seed), newest.by_itself(words, config.seed)
     dialogues = [*imitated.by_expert(words, cards, Habits().pairs, config.seed), *own]
-    return {
+    found = {
         "newest_minus_imitated": _differences(newest, dialogues, imitated, dialogues),
         "own_minus_other": _differences(newest, dialogues, newest, _others(dialogues)),
-        "hints_to_base": _pairs_by_word(base, newest.by_itself(words, config.seed), own),
+        "hints_to_base": _pairs_by_word(base.word_logprobs, newer, own),
+        "hints_to_imitated": _pairs_by_word(imitated.word_logprobs, newer, own),
+        "hint_tokens_to_base": _pairs_by_word(base.hint_logprobs, newer, own),
+        "first_choice_own_hints": _first_choices(newest, newer),
+        "and_of_imitated": _first_choices(imitated, own),
         "p_where_it_claims": _claims(run, stage, config),
     }
+    for measure in (imitated, newest, base):
+        measure.close()
+    return found
 
 
 def _differences(one: Measure, read: Sequence[Heard], other: Measure, instead: Sequence[Heard]) -> list[Gain]:
@@ -84,12 +96,19 @@ def _others(dialogues: Sequence[Heard]) -> list[Heard]:
     return found
 
 
-def _pairs_by_word(listener: Measure, first: Sequence[Heard], second: Sequence[Heard]) -> list[Gain]:
+def _first_choices(measure: Measure, heard: Sequence[Heard]) -> list[Gain]:
+    pairs = zip(heard, measure.scores(heard), strict=True)
+    return [Gain(one.word, float(score.is_greedy)) for one, score in pairs if score is not None]
+
+
+def _pairs_by_word(
+    measure: Callable[[Sequence[Heard]], Sequence[float | None]], first: Sequence[Heard], second: Sequence[Heard]
+) -> list[Gain]:
     """Means over the dialogues of each word that both have."""
     means: list[dict[str, float]] = []
     for dialogues in (first, second):
         by_word = defaultdict(list)
-        for heard, value in zip(dialogues, listener.word_logprobs(dialogues), strict=True):
+        for heard, value in zip(dialogues, measure(dialogues), strict=True):
             if value is not None:
                 by_word[heard.word].append(value)
         means.append({word: statistics.fmean(values) for word, values in by_word.items()})
@@ -98,7 +117,8 @@ def _pairs_by_word(listener: Measure, first: Sequence[Heard], second: Sequence[H
 
 def _claims(run: Path, stage: str, config: RunConfig) -> list[Gain]:
     gains = []
-    for episode in read_log(run / "episodes" / f"eval-{stage}.log"):
+    played = run / "episodes" / f"eval-{stage}.log"
+    for episode in read_log(played) if played.exists() else ():  # with evaluation.games 0 there are none
         verdict = episode.verdict
         for index, turn in enumerate(episode.turns[: verdict.length]):
             if turn.role is Role.DEFENDER and turn.word_logprob is not None:

@@ -17,13 +17,14 @@ import asyncio
 import json
 import random
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
+from actors.engine_process import start_engine
 from actors.models import load_tokenizer
-from actors.policy import Request, Sampling, Score
-from actors.transformers_policy import TransformersPolicy
+from actors.policy import LoadedPolicy, Request, Sampling, Score
 from cluster.launch.placed_run import training_words
 from spag_ray.config.loading import load_config
 from spag_ray.config.run import RunConfig
@@ -43,6 +44,8 @@ from spag_ray.results.could_have_known import held_out_report
 from spag_ray.results.matches import Match
 
 NUM_HINTS = 4
+# (word, the turns so far, number of the dialogue) -> the next hint; None if it broke a rule
+Hinting: TypeAlias = Callable[[str, Sequence[Turn], int], Awaitable[str | None]]
 NUM_UNSEEN = 100  # words of the unseen deck
 
 
@@ -52,65 +55,71 @@ class Heard:
 
     word: str
     prompt_ids: tuple[int, ...]
+    turns: tuple[Turn, ...] = ()
 
 
 class Measure:
-    """One model with the prompts and words of its run."""
+    """One model with the prompts and words of its run, on an engine of its own in this process (engine.kind), which is
+    asked about all words at once."""
 
     def __init__(self, config: RunConfig, model: Path) -> None:
         self._config = config
         tokenizer = load_tokenizer(str(model))
         self._renderer: Renderer = taboo_renderer(load_template(config.prompts), tokenizer, config.game.max_turns)
-        self._policy = TransformersPolicy(str(model), config.engine.dtype, config.engine.max_model_len)
+        self._runner = asyncio.Runner()
+        self._policy: LoadedPolicy = self._runner.run(start_engine(str(model), config.engine, model.name))
 
     def by_expert(self, words: Sequence[str], cards: Deck, pairs: float, seed: int) -> list[Heard]:
         """Four hints of the expert about each word: no questions that lead to it."""
         expert = Expert(cards, habits=Habits(asks=0.0, pairs=pairs))
 
-        def hint(word: str, turns: Sequence[Turn]) -> str | None:
+        async def hint(word: str, turns: Sequence[Turn], number: int) -> str | None:
             rng = random.Random(f"{seed}/{word}/{len(turns)}")
             return expert.attack([turn.text for turn in turns], word, rng)
 
-        return list(self._heard(words, hint, seed))
+        return self._heard(words, hint, seed)
 
     def by_itself(self, words: Sequence[str], seed: int) -> list[Heard]:
         """Four hints of the model itself; words about which it broke a rule are left out."""
         sampling = self._config.sampling
 
-        def hint(word: str, turns: Sequence[Turn]) -> str | None:
+        async def hint(word: str, turns: Sequence[Turn], number: int) -> str | None:
             request = Request(
-                word,
+                f"{number}/{len(turns)}",
                 self._renderer.prompt(turns, Role.ATTACKER, word),
                 Sampling(
                     self._config.evaluation.temperature,
                     sampling.max_new_tokens,
                     sampling.top_k,
                     sampling.top_p,
-                    random.Random(f"{seed}/{word}/{len(turns)}").getrandbits(31),
+                    random.Random(f"{seed}/{number}/{word}/{len(turns)}").getrandbits(31),
                     self._renderer.stop_ids,
                 ),
             )
-            [said] = asyncio.run(self._policy.generate([request]))
+            [said] = await self._policy.generate([request])
             text = self._renderer.text_of(said.token_ids)
             return text if judge_turn(text, len(turns), word, self._config.game.rules) is None else None
 
-        return list(self._heard(words, hint, seed))
+        return self._heard(words, hint, seed)
 
-    def _heard(
-        self, words: Sequence[str], hint: Callable[[str, Sequence[Turn]], str | None], seed: int
-    ) -> Iterator[Heard]:
-        for number, word in enumerate(words):
-            rng = random.Random(f"{seed}/{number}/{word}")
-            turns: list[Turn] = []
-            for place in range(NUM_HINTS):
-                text = hint(word, turns)
-                if text is None:
-                    break
-                turns.append(self._turn(turns, Role.ATTACKER, text, word))
-                if place < NUM_HINTS - 1:
-                    turns.append(self._turn(turns, Role.DEFENDER, rng.choice(expert_lines.QUESTIONS), word))
-            else:
-                yield Heard(word, self._renderer.prompt(turns, Role.DEFENDER, word))
+    def _heard(self, words: Sequence[str], hint: Hinting, seed: int) -> list[Heard]:
+        async def every() -> list[Heard | None]:
+            return await asyncio.gather(*(self._dialogue(*named, hint, seed) for named in enumerate(words)))
+
+        return [heard for heard in self._runner.run(every()) if heard is not None]
+
+    async def _dialogue(self, number: int, word: str, hint: Hinting, seed: int) -> Heard | None:
+        """None if a rule was broken."""
+        rng = random.Random(f"{seed}/{number}/{word}")
+        turns: list[Turn] = []
+        for place in range(NUM_HINTS):
+            text = await hint(word, turns, number)
+            if text is None:
+                return None
+            turns.append(self._turn(turns, Role.ATTACKER, text, word))
+            if place < NUM_HINTS - 1:
+                turns.append(self._turn(turns, Role.DEFENDER, rng.choice(expert_lines.QUESTIONS), word))
+        return Heard(word, self._renderer.prompt(turns, Role.DEFENDER, word), tuple(turns))
 
     def _turn(self, turns: Sequence[Turn], role: Role, text: str, word: str) -> Turn:
         ids = self._renderer.reply_ids(text)
@@ -118,33 +127,54 @@ class Measure:
 
     def first_choices(self, heard: Sequence[Heard]) -> float | None:
         """The share of words that are the model's first choice for the claim."""
-        scores = [score for one in heard if (score := self._score(one.word, one.prompt_ids)) is not None]
+        scores = [score for score in self.scores(heard) if score is not None]
         return statistics.fmean(score.is_greedy for score in scores) if scores else None
 
     def word_logprobs(self, heard: Sequence[Heard]) -> list[float | None]:
         """log p of each dialogue's word, in nats; None if the word is not a separate piece of a claim with this
         tokenizer."""
-        scores = (self._score(one.word, one.prompt_ids) for one in heard)
-        return [None if score is None else sum(score.logprobs) for score in scores]
+        return [None if score is None else sum(score.logprobs) for score in self.scores(heard)]
 
     def own_minus_other(self, heard: Sequence[Heard]) -> float | None:
         """Mean log p(word) after its hints minus after the next word's, in nats."""
-        gains = []
-        for place, one in enumerate(heard):
-            other = next((each for each in [*heard[place:], *heard[:place]] if each.word != one.word), None)
-            mine = self._score(one.word, one.prompt_ids)
-            theirs = None if other is None else self._score(one.word, other.prompt_ids)
-            if mine is not None and theirs is not None:
-                gains.append(sum(mine.logprobs) - sum(theirs.logprobs))
+        others = [
+            next((each for each in [*heard[place:], *heard[:place]] if each.word != one.word), None)
+            for place, one in enumerate(heard)
+        ]
+        asked = [
+            (one, Heard(one.word, other.prompt_ids))
+            for one, other in zip(heard, others, strict=True)
+            if other is not None
+        ]
+        mine, theirs = (self.word_logprobs([pair[side] for pair in asked]) for side in (0, 1))
+        gains = [own - other for own, other in zip(mine, theirs, strict=True) if own is not None and other is not None]
         return statistics.fmean(gains) if gains else None
 
-    def _score(self, word: str, prompt_ids: Sequence[int]) -> Score | None:
-        try:
-            claim = self._renderer.claim(word)
-        except ModelError:  # with this tokenizer the pieces differ from the whole claim
-            return None
-        [score] = asyncio.run(self._policy.score([((*prompt_ids, *claim.opening_ids), claim.word_ids)]))
-        return score
+    def scores(self, heard: Sequence[Heard]) -> list[Score | None]:
+        """What the model gives each dialogue's word in a claim; None as in `word_logprobs`."""
+        asked: list[tuple[Sequence[int], Sequence[int]] | None] = []
+        for one in heard:
+            try:
+                claim = self._renderer.claim(one.word)
+            except ModelError:  # with this tokenizer the pieces differ from the whole claim
+                asked.append(None)
+            else:
+                asked.append(((*one.prompt_ids, *claim.opening_ids), claim.word_ids))
+        found = iter(self._runner.run(self._policy.score([each for each in asked if each is not None])))
+        return [None if each is None else next(found) for each in asked]
+
+    def hint_logprobs(self, heard: Sequence[Heard]) -> list[float]:
+        """The mean log-probability of a token of each dialogue's hints, in nats."""
+        hints = [[turn for turn in one.turns if turn.role is Role.ATTACKER] for one in heard]
+        asked = [(turn.prompt_ids, turn.token_ids) for own in hints for turn in own]
+        found = iter(self._runner.run(self._policy.score(asked)))
+        every = [[logprob for _ in own for logprob in next(found).logprobs] for own in hints]
+        return [statistics.fmean(own) for own in every]
+
+    def close(self) -> None:
+        """End the engine."""
+        self._runner.run(self._policy.close())
+        self._runner.close()
 
 
 def of_games(run: Path, stage: str) -> dict[str, float | None]:
@@ -181,6 +211,7 @@ def of_run(run: Path, stage: str, games_a_word: int, unseen: str, overrides: Seq
         words = [word for word, card in strange.items() if word not in cards and len(card.clues) >= NUM_HINTS]
         words = random.Random(config.seed).sample(words, min(NUM_UNSEEN, len(words)))
         found["first_choice_unseen_deck"] = measure.first_choices(measure.by_expert(words, strange, 0.0, config.seed))
+    measure.close()
     return found
 
 

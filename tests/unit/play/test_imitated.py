@@ -29,7 +29,8 @@ def test_the_shares_are_those_of_the_stages_games() -> None:
 
 
 def test_an_expert_and_the_model_itself_give_four_hints_and_the_model_is_scored_after_them(tiny_model: Path) -> None:
-    config = parse_config({"model": str(tiny_model), "engine": {"dtype": "float32"}, "sampling": {"max_new_tokens": 4}})
+    engine = {"kind": "transformers", "dtype": "float32"}
+    config = parse_config({"model": str(tiny_model), "engine": engine, "sampling": {"max_new_tokens": 4}})
     measure = Measure(config, tiny_model)
     heard = measure.by_expert(list(CARDS), CARDS, 0.0, seed=1)
     assert [one.word for one in heard] == ["river", "piano"]
@@ -45,3 +46,4 @@ def test_an_expert_and_the_model_itself_give_four_hints_and_the_model_is_scored_
     gain = measure.own_minus_other(heard)
     assert gain is not None
     assert gain == pytest.approx(measure.own_minus_other(heard[::-1]))
+    measure.close()
