@@ -18,10 +18,6 @@ from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import LearnerConfig
 from spag_ray.host.hidden_packages import hidden
 
-# How often a CPU thread of a learner looks again before it sleeps, while it waits for the others (GNU OpenMP's
-# GOMP_SPINCOUNT; by default it looks 300,000 times). See "Threads that wait" in docs/benchmarks.md.
-SPINS = "1000"
-
 
 @dataclass(frozen=True)
 class Place:
@@ -78,8 +74,6 @@ class LearnerActor(Actor):
         its free memory. Libraries read the environment when they are imported. `num_here`: see `start`."""
         set_environment(config.env)
         os.environ["OMP_NUM_THREADS"] = str(_num_threads(config, num_here))
-        if "OMP_WAIT_POLICY" not in os.environ:
-            os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
         with hidden("sklearn"):  # transformers would import it for draft models: a second and 0.1 GiB
             import learners.model_folder  # noqa: F401
 
