@@ -127,7 +127,7 @@ def _claims(run: Path, stage: str, config: RunConfig) -> list[Gain]:
     return gains
 
 
-def _mean(gains: Iterable[Gain]) -> float | None:
+def mean_of(gains: Iterable[Gain]) -> float | None:
     """The mean of one side minus the mean of the other side. The other side may be empty."""
     sides: dict[bool, list[float]] = {True: [], False: []}
     for gain in gains:
@@ -143,7 +143,7 @@ def interval(gains: Sequence[Gain]) -> tuple[float, float] | None:
     for gain in gains:
         by_word[gain.word].append(gain)
     words, rng = sorted(by_word), random.Random(0)
-    draws = (_mean(g for word in rng.choices(words, k=len(words)) for g in by_word[word]) for _ in range(DRAWS))
+    draws = (mean_of(g for word in rng.choices(words, k=len(words)) for g in by_word[word]) for _ in range(DRAWS))
     found = sorted(mean for mean in draws if mean is not None)
     return (found[int(0.025 * len(found))], found[int(0.975 * len(found))]) if found else None
 
@@ -158,7 +158,7 @@ def main() -> None:
     found: dict[str, dict[str, object]] = {}
     for name in rows[0]:
         every = [gain._replace(word=f"{number}/{gain.word}") for number, row in enumerate(rows) for gain in row[name]]
-        mean, each, between = _mean(every), [_mean(row[name]) for row in rows], interval(every)
+        mean, each, between = mean_of(every), [mean_of(row[name]) for row in rows], interval(every)
         found[name] = {"mean": mean, "interval": between, "each": each, "count": len(every)}
         shown = "none" if mean is None or between is None else f"{mean:+.2f} [{between[0]:+.2f}, {between[1]:+.2f}]"
         runs = "  ".join("none" if value is None else f"{value:+.2f}" for value in each)

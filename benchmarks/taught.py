@@ -1,0 +1,150 @@
+"""Does self-play teach to give hints? The imitated model and the last stage of configs/taught.yaml, on held-out words.
+
+    python -m benchmarks.taught run --seed 1 --out runs/taught     # one seed; called again, it resumes
+    python -m benchmarks.taught tables --out runs/taught           # of all seeds that are done: Markdown, headline.json
+
+`run` trains, plays both models against each other and themselves in both seats, and measures hints and hearing
+(benchmarks/hearing.py); it keeps a record, OUT/SEED.json. In the tables each seat's right guesses are of all games;
+intervals are of 95 %, a bootstrap over the words of all seeds. OUT/headline.json has
+
+    right_guesses_last        share of the last stage's games against itself that a right guess ended
+    first_choice_own_hints    how often the word is the last stage's first choice after four own hints
+    score_imitated            its score against the imitated model, both seats
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.hearing import Gain, interval, mean_of, of_run
+from benchmarks.kuhn import train
+from spag_ray.config.loading import load_config
+from spag_ray.game.rules import Outcome
+from spag_ray.results.matches import Match, read_matches
+from spag_ray.results.metric_lines import MetricLines
+from spag_ray.results.report.measurements import clock_of
+from spag_ray.results.standings import score
+from spag_ray.stages import Stage
+
+CONFIG = "configs/taught.yaml"
+IMITATED, LAST = "imitated", "taught"  # players
+NUM_GAMES, NUM_DIALOGUES = 240, 120  # of each pairing, of each model
+SEATS = ((LAST, LAST), (IMITATED, IMITATED), (LAST, IMITATED), (IMITATED, LAST))  # attacker, defender
+ENDS = {
+    "right guesses": (Outcome.DEFENDER_WINS,),
+    "wrong guesses, traps": (Outcome.ATTACKER_WINS,),
+    "ties": (Outcome.TIED,),
+    "breaches": (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("run", "tables"))
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("runs/taught"))
+    parser.add_argument("-o", dest="overrides", action="append", default=[], help="key=value, for the training")
+    asked = parser.parse_args()
+    if asked.what == "run":
+        run_seed(asked.out, asked.seed, asked.overrides)
+        return
+    records = [json.loads(path.read_text()) for path in sorted(asked.out.glob("[0-9]*.json"))]
+    if not records:
+        sys.exit(f"{asked.out} has no record of a finished seed")
+    print("\n".join(tables(records)))
+    (asked.out / "headline.json").write_text(json.dumps(headline(records), indent=1) + "\n")
+
+
+def run_seed(out: Path, seed: int, overrides: Sequence[str]) -> None:
+    """Trains, or resumes; plays and measures what has no record yet; writes the record."""
+    run = out / f"seed-{seed}"
+    train(run, [f"seed={seed}", *overrides], CONFIG)
+    config = load_config(str(run / "config.yaml"))
+    last = str(Stage.of_round(config.self_play.rounds))
+    matches = out / f"matches-{seed}.json"
+    players = [f"{LAST}={run / 'models' / last}", f"{IMITATED}={run / 'models' / IMITATED}"]
+    command = ["match", str(run / "config.yaml"), "--games", str(NUM_GAMES), "--out", str(matches)]
+    command += ["-o", "evaluation.could_have_known=true", *(part for each in players for part in ("--player", each))]
+    if (code := subprocess.run([sys.executable, "-m", "spag_ray", *command], check=False).returncode) != 0:
+        sys.exit(code)
+    record = {
+        "seed": seed,
+        "seconds": clock_of(MetricLines(run / "metrics.jsonl").typed()).seconds,  # of all calls
+        "matches": [each.as_json() for each in read_matches(matches)],
+        "heard": of_run(run, last, NUM_DIALOGUES),
+    }
+    (out / f"{seed}.json").write_text(json.dumps(record) + "\n")
+
+
+def tables(records: Sequence[dict[str, Any]]) -> list[str]:
+    """Markdown: how games ended, what was measured of hints and hearing; all seeds together."""
+    lines = [f"Seeds: {', '.join(str(each['seed']) for each in records)}.", ""]
+    lines += [f"| attacker | defender | games | {' | '.join(ENDS)} |", "|---|---|---|" + "---|" * len(ENDS)]
+    for attacker, defender in SEATS:
+        shares = [ends_of(records, attacker, defender, ends) for ends in ENDS.values()]
+        cells = [percent(found) for found in shares]
+        lines.append(f"| {attacker} | {defender} | {len(shares[0])} | {' | '.join(cells)} |")
+    lines += ["", "| measured (benchmarks/hearing.py) | mean [95 %] | of |", "|---|---|---|"]
+    for name in records[0]["heard"]:
+        if found := heard(records, name):
+            value, low, high = estimate(found).values()
+            lines.append(f"| `{name}` | {value:.2f} [{low:.2f}, {high:.2f}] | {len(found)} |")
+    value, low, high = headline(records)["score_imitated"].values()
+    minutes = ", ".join(f"{each['seconds'] / 60:.0f}" for each in records)
+    lines += ["", f"Score of {LAST} against {IMITATED}, both seats: {value:.2f} [{low:.2f}, {high:.2f}]."]
+    return [*lines, f"Training took {minutes} minutes."]
+
+
+def headline(records: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """{figure: its value, low and high}; see the module's docstring."""
+    runs = [[Match.from_json(row) for row in each["matches"]] for each in records]
+    against = score(runs, LAST, IMITATED)
+    return {
+        "right_guesses_last": estimate(ends_of(records, LAST, LAST, ENDS["right guesses"])),
+        "first_choice_own_hints": estimate(heard(records, "first_choice_own_hints")),
+        "score_imitated": {"value": against.value, "low": against.low, "high": against.high},
+    }
+
+
+def ends_of(records: Sequence[dict[str, Any]], attacker: str, defender: str, ends: Sequence[Outcome]) -> list[Gain]:
+    """1 for each game between them that ended so, 0 for each other."""
+    return [
+        Gain(f"{record['seed']}/{game.scenario}", float(game.outcome in ends))
+        for record in records
+        for match in map(Match.from_json, record["matches"])
+        if (match.attacker, match.defender) == (attacker, defender)
+        for game in match.games
+    ]
+
+
+def estimate(gains: Sequence[Gain]) -> dict[str, float]:
+    """Their mean, and its interval over words. There has to be one."""
+    value, between = mean_of(gains), interval(gains)
+    assert value is not None
+    assert between is not None
+    return {"value": round(value, 4), "low": round(between[0], 4), "high": round(between[1], 4)}
+
+
+def percent(gains: Sequence[Gain]) -> str:
+    if not gains:
+        return "none"
+    value, low, high = (100 * each for each in estimate(gains).values())
+    return f"{value:.0f} % [{low:.0f}, {high:.0f}]"
+
+
+def heard(records: Sequence[dict[str, Any]], name: str) -> list[Gain]:
+    return [
+        Gain(f"{record['seed']}/{word}", value, side)
+        for record in records
+        for word, value, side in record["heard"][name]
+    ]
+
+
+if __name__ == "__main__":
+    main()
