@@ -10,10 +10,11 @@ Each figure is a mean with a 95 % interval, a bootstrap over words (of all runs 
     hints_to_base            log p(word) of the base model after the stage's own four hints, minus after the imitated
                              model's, in nats: below 0, hints have become vague
     hints_to_imitated        the same, heard by the imitated model
-    hint_tokens_to_base      log-probability of a token of the stage's own hints to the base model, minus of the
+    first_hint_tokens_to_base  log-probability of a token of the stage's first hints to the base model, minus of the
                              imitated model's, in nats: below 0, hints are less English
-    first_choice_own_hints   how often the word is the stage's first choice (greedy decoding) after four own hints
-    and_of_imitated          the same of the imitated model
+    first_choice_own_hints   how often the word is the stage's first choice (greedy decoding) after four own hints that
+                             kept the rules; and_of_imitated: the imitated model's after its own
+    own_hints_kept_rules     share of the stage's four hints without a breach; and_of_imitated_too
     p_where_it_claims        p(word) at the defender's turns at which the stage claimed, in its games against itself
                              (episodes/eval-STAGE.log), minus p(word) at the turns at which it did not
 
@@ -27,7 +28,7 @@ import json
 import math
 import random
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -62,28 +63,44 @@ def of_run(run: Path, stage: str, num_dialogues: int) -> dict[str, list[Gain]]:
     cards = load_deck(config.words.cards_from, config.words.max_difficulty)
     _, held_out = training_words(config, cards)
     words = (held_out * (1 + num_dialogues // len(held_out)))[:num_dialogues]
-    imitated, newest = (Measure(config, run / "models" / name) for name in ("imitated", stage))
-    base = Measure(config, Path(resolve_model(config.model)))
-    own, newer = imitated.by_itself(words, config.seed), newest.by_itself(words, config.seed)
-    dialogues = [*imitated.by_expert(words, cards, Habits().pairs, config.seed), *own]
-    found = {
-        "newest_minus_imitated": _differences(newest, dialogues, imitated, dialogues),
-        "own_minus_other": _differences(newest, dialogues, newest, _others(dialogues)),
-        "hints_to_base": _pairs_by_word(base.word_logprobs, newer, own),
-        "hints_to_imitated": _pairs_by_word(imitated.word_logprobs, newer, own),
-        "hint_tokens_to_base": _pairs_by_word(base.hint_logprobs, newer, own),
-        "first_choice_own_hints": _first_choices(newest, newer),
-        "and_of_imitated": _first_choices(imitated, own),
-        "p_where_it_claims": _claims(run, stage, config),
-    }
-    for measure in (imitated, newest, base):
-        measure.close()
+    by_expert = Habits().pairs
+    with Measure(config, run / "models" / "imitated") as imitated:
+        own = imitated.by_itself(words, config.seed)
+        dialogues = [*imitated.by_expert(words, cards, by_expert, config.seed), *own]
+        known = imitated.word_logprobs(dialogues)
+        choices = _first_choices(imitated, own)
+    with Measure(config, run / "models" / stage) as newest:
+        newer = newest.by_itself(words, config.seed)
+        found = {
+            "newest_minus_imitated": _differences(dialogues, newest.word_logprobs(dialogues), known),
+            "own_minus_other": _differences(
+                dialogues, newest.word_logprobs(dialogues), newest.word_logprobs(_others(dialogues))
+            ),
+            "first_choice_own_hints": _first_choices(newest, newer),
+            "and_of_imitated": choices,
+            "own_hints_kept_rules": _kept_rules(words, newer),
+            "and_of_imitated_too": _kept_rules(words, own),
+            "p_where_it_claims": _claims(run, stage, config),
+        }
+    with Measure(config, run / "models" / "imitated") as imitated:
+        found["hints_to_imitated"] = _pairs_by_word(imitated.word_logprobs, newer, own)
+    with Measure(config, Path(resolve_model(config.model))) as base:
+        found["hints_to_base"] = _pairs_by_word(base.word_logprobs, newer, own)
+        found["first_hint_tokens_to_base"] = _pairs_by_word(base.first_hint_logprobs, newer, own)
     return found
 
 
-def _differences(one: Measure, read: Sequence[Heard], other: Measure, instead: Sequence[Heard]) -> list[Gain]:
-    pairs = zip(read, one.word_logprobs(read), other.word_logprobs(instead), strict=True)
-    return [Gain(heard.word, mine - theirs) for heard, mine, theirs in pairs if mine is not None and theirs is not None]
+def _differences(dialogues: Sequence[Heard], one: Sequence[float | None], other: Sequence[float | None]) -> list[Gain]:
+    triples = zip(dialogues, one, other, strict=True)
+    return [
+        Gain(heard.word, mine - theirs) for heard, mine, theirs in triples if mine is not None and theirs is not None
+    ]
+
+
+def _kept_rules(words: Sequence[str], heard: Sequence[Heard]) -> list[Gain]:
+    """1 for each dialogue without a breach, 0 for each other."""
+    asked, kept = Counter(words), Counter(one.word for one in heard)
+    return [Gain(word, float(place < kept[word])) for word, times in asked.items() for place in range(times)]
 
 
 def _others(dialogues: Sequence[Heard]) -> list[Heard]:

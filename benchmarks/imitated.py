@@ -1,6 +1,6 @@
 """What a run's imitated model has learned: hints, listening and play, on words that it never saw.
 
-    python -m benchmarks.imitated RUN_DIR [RUN_DIR ...] [--games-a-word 1] [--unseen textarena]    2 to 4 minutes a run
+    python -m benchmarks.imitated RUN_DIR [RUN_DIR ...] [--games-a-word 1] [--unseen textarena]    2 minutes a run
 
 From the imitated model's games against itself (episodes/eval-imitated.log): right guesses, the share of guesses that
 are right, rule violations, ties, and traps. On the run's held-out words: how often the model's first choice (greedy
@@ -15,12 +15,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import statistics
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from actors.engine_process import start_engine
 from actors.models import load_tokenizer
@@ -39,6 +40,7 @@ from spag_ray.games.taboo.decks import Deck, load_deck
 from spag_ray.games.taboo.expert import Expert, Habits
 from spag_ray.games.taboo.game import taboo_renderer
 from spag_ray.games.taboo.prompt_file import load_template
+from spag_ray.host.waiting_threads import let_them_sleep
 from spag_ray.judge import judge_turn
 from spag_ray.results.could_have_known import held_out_report
 from spag_ray.results.matches import Match
@@ -59,15 +61,25 @@ class Heard:
 
 
 class Measure:
-    """One model with the prompts and words of its run, on an engine of its own in this process (engine.kind), which is
-    asked about all words at once."""
+    """One model with the prompts and words of its run, on an engine of its own in this process, which is asked about
+    all words at once. In a `with` block, one after the other: an engine may take most of a GPU."""
 
     def __init__(self, config: RunConfig, model: Path) -> None:
         self._config = config
         tokenizer = load_tokenizer(str(model))
         self._renderer: Renderer = taboo_renderer(load_template(config.prompts), tokenizer, config.game.max_turns)
+        os.environ.update(config.engine.env)
+        let_them_sleep()
         self._runner = asyncio.Runner()
         self._policy: LoadedPolicy = self._runner.run(start_engine(str(model), config.engine, model.name))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends the engine."""
+        self._runner.run(self._policy.close())
+        self._runner.close()
 
     def by_expert(self, words: Sequence[str], cards: Deck, pairs: float, seed: int) -> list[Heard]:
         """Four hints of the expert about each word: no questions that lead to it."""
@@ -163,18 +175,13 @@ class Measure:
         found = iter(self._runner.run(self._policy.score([each for each in asked if each is not None])))
         return [None if each is None else next(found) for each in asked]
 
-    def hint_logprobs(self, heard: Sequence[Heard]) -> list[float]:
-        """The mean log-probability of a token of each dialogue's hints, in nats."""
-        hints = [[turn for turn in one.turns if turn.role is Role.ATTACKER] for one in heard]
-        asked = [(turn.prompt_ids, turn.token_ids) for own in hints for turn in own]
-        found = iter(self._runner.run(self._policy.score(asked)))
-        every = [[logprob for _ in own for logprob in next(found).logprobs] for own in hints]
-        return [statistics.fmean(own) for own in every]
-
-    def close(self) -> None:
-        """End the engine."""
-        self._runner.run(self._policy.close())
-        self._runner.close()
+    def first_hint_logprobs(self, heard: Sequence[Heard]) -> list[float]:
+        """The mean log-probability of a token of each dialogue's first hint, in nats. Later hints are not asked about:
+        an attacker that repeats itself would seem to speak well."""
+        first = [one.turns[0] for one in heard]
+        # Without the token that ends the turn.
+        found = self._runner.run(self._policy.score([(turn.prompt_ids, turn.token_ids[:-1]) for turn in first]))
+        return [statistics.fmean(score.logprobs) for score in found]
 
 
 def of_games(run: Path, stage: str) -> dict[str, float | None]:
@@ -196,22 +203,21 @@ def of_run(run: Path, stage: str, games_a_word: int, unseen: str, overrides: Seq
     cards = load_deck(config.words.cards_from, config.words.max_difficulty)
     _, held_out = training_words(config, cards)
     words = held_out * games_a_word
-    measure = Measure(config, run / "models" / stage)
-    own = measure.by_itself(words, config.seed)
-    found = of_games(run, stage) | {
-        "first_choice_after_expert_hints": measure.first_choices(
-            measure.by_expert(words, cards, Habits().pairs, config.seed)
-        ),
-        "first_choice_after_own_hints": measure.first_choices(own),
-        "own_hints_without_violation": len(own) / len(words),
-        "own_minus_other_nats": measure.own_minus_other(own),
-    }
-    if unseen:
-        strange = load_deck(unseen)
-        words = [word for word, card in strange.items() if word not in cards and len(card.clues) >= NUM_HINTS]
-        words = random.Random(config.seed).sample(words, min(NUM_UNSEEN, len(words)))
-        found["first_choice_unseen_deck"] = measure.first_choices(measure.by_expert(words, strange, 0.0, config.seed))
-    measure.close()
+    with Measure(config, run / "models" / stage) as measure:
+        own = measure.by_itself(words, config.seed)
+        by_expert = measure.by_expert(words, cards, Habits().pairs, config.seed)
+        found = of_games(run, stage) | {
+            "first_choice_after_expert_hints": measure.first_choices(by_expert),
+            "first_choice_after_own_hints": measure.first_choices(own),
+            "own_hints_without_violation": len(own) / len(words),
+            "own_minus_other_nats": measure.own_minus_other(own),
+        }
+        if unseen:
+            strange = load_deck(unseen)
+            words = [word for word, card in strange.items() if word not in cards and len(card.clues) >= NUM_HINTS]
+            words = random.Random(config.seed).sample(words, min(NUM_UNSEEN, len(words)))
+            clues = measure.by_expert(words, strange, 0.0, config.seed)
+            found["first_choice_unseen_deck"] = measure.first_choices(clues)
     return found
 
 

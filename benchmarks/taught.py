@@ -4,32 +4,36 @@
     python -m benchmarks.taught tables --out runs/taught           # of all seeds that are done: Markdown, headline.json
 
 `run` trains, plays both models against each other and themselves in both seats, and measures hints and hearing
-(benchmarks/hearing.py); it keeps a record, OUT/SEED.json. In the tables each seat's right guesses are of all games;
-intervals are of 95 %, a bootstrap over the words of all seeds. OUT/headline.json has
+(benchmarks/hearing.py); it keeps a record, OUT/SEED.json. Shares are of all games of a pairing; intervals are of 95 %,
+a bootstrap over seeds, if there are several, and their words. OUT/headline.json has
 
-    right_guesses_last        share of the last stage's games against itself that a right guess ended
-    first_choice_own_hints    how often the word is the last stage's first choice after four own hints
-    score_imitated            its score against the imitated model, both seats
+    right_guesses_last          share of the last stage's games against itself that a right guess ended
+    right_guesses_as_attacker   of its games with the imitated model as defender, minus imitated against itself
+    right_guesses_as_defender   of its games with the imitated model as attacker, minus imitated against itself
+    first_choice_own_hints      how often the word is the last stage's first choice after four own hints
+
+A score as in other tables would say little: a right guess counts as the attacker's loss, and attackers are taught to
+bring it about.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.hearing import Gain, interval, mean_of, of_run
+from benchmarks.hearing import DRAWS, Gain, mean_of, of_run
 from benchmarks.kuhn import train
 from spag_ray.config.loading import load_config
 from spag_ray.game.rules import Outcome
 from spag_ray.results.matches import Match, read_matches
 from spag_ray.results.metric_lines import MetricLines
 from spag_ray.results.report.measurements import clock_of
-from spag_ray.results.standings import score
 from spag_ray.stages import Stage
 
 CONFIG = "configs/taught.yaml"
@@ -67,10 +71,10 @@ def run_seed(out: Path, seed: int, overrides: Sequence[str]) -> None:
     train(run, [f"seed={seed}", *overrides], CONFIG)
     config = load_config(str(run / "config.yaml"))
     last = str(Stage.of_round(config.self_play.rounds))
-    matches = out / f"matches-{seed}.json"
+    matches = out / f"matches-{seed}-{last}.json"  # further rounds make other players
     players = [f"{LAST}={run / 'models' / last}", f"{IMITATED}={run / 'models' / IMITATED}"]
     command = ["match", str(run / "config.yaml"), "--games", str(NUM_GAMES), "--out", str(matches)]
-    command += ["-o", "evaluation.could_have_known=true", *(part for each in players for part in ("--player", each))]
+    command += [part for each in players for part in ("--player", each)]
     if (code := subprocess.run([sys.executable, "-m", "spag_ray", *command], check=False).returncode) != 0:
         sys.exit(code)
     record = {
@@ -95,21 +99,25 @@ def tables(records: Sequence[dict[str, Any]]) -> list[str]:
         if found := heard(records, name):
             value, low, high = estimate(found).values()
             lines.append(f"| `{name}` | {value:.2f} [{low:.2f}, {high:.2f}] | {len(found)} |")
-    value, low, high = headline(records)["score_imitated"].values()
+    for seat in ("attacker", "defender"):
+        value, low, high = (100 * each for each in headline(records)[f"right_guesses_as_{seat}"].values())
+        lines += ["", f"Right guesses of {LAST} as {seat} with {IMITATED}, minus {IMITATED} with itself: "]
+        lines[-1] += f"{value:+.0f} points [{low:+.0f}, {high:+.0f}]."
     minutes = ", ".join(f"{each['seconds'] / 60:.0f}" for each in records)
-    lines += ["", f"Score of {LAST} against {IMITATED}, both seats: {value:.2f} [{low:.2f}, {high:.2f}]."]
-    return [*lines, f"Training took {minutes} minutes."]
+    return [*lines, "", f"Training took {minutes} minutes."]
 
 
 def headline(records: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
     """{figure: its value, low and high}; see the module's docstring."""
-    runs = [[Match.from_json(row) for row in each["matches"]] for each in records]
-    against = score(runs, LAST, IMITATED)
-    return {
-        "right_guesses_last": estimate(ends_of(records, LAST, LAST, ENDS["right guesses"])),
-        "first_choice_own_hints": estimate(heard(records, "first_choice_own_hints")),
-        "score_imitated": {"value": against.value, "low": against.low, "high": against.high},
+    right = ENDS["right guesses"]
+    before = [gain._replace(side=False) for gain in ends_of(records, IMITATED, IMITATED, right)]
+    found = {
+        "right_guesses_last": ends_of(records, LAST, LAST, right),
+        "right_guesses_as_attacker": [*ends_of(records, LAST, IMITATED, right), *before],
+        "right_guesses_as_defender": [*ends_of(records, IMITATED, LAST, right), *before],
+        "first_choice_own_hints": heard(records, "first_choice_own_hints"),
     }
+    return {name: estimate(gains) for name, gains in found.items() if gains}
 
 
 def ends_of(records: Sequence[dict[str, Any]], attacker: str, defender: str, ends: Sequence[Outcome]) -> list[Gain]:
@@ -124,11 +132,19 @@ def ends_of(records: Sequence[dict[str, Any]], attacker: str, defender: str, end
 
 
 def estimate(gains: Sequence[Gain]) -> dict[str, float]:
-    """Their mean, and its interval over words. There has to be one."""
-    value, between = mean_of(gains), interval(gains)
+    """Their mean, and its interval. There has to be one."""
+    words: dict[str, dict[str, list[Gain]]] = {}  # of each seed
+    for gain in gains:
+        words.setdefault(gain.word.partition("/")[0], {}).setdefault(gain.word, []).append(gain)
+    rng, draws = random.Random(0), []
+    for _ in range(DRAWS):
+        seeds = rng.choices(list(words.values()), k=len(words))
+        drawn = [gain for own in seeds for word in rng.choices(list(own), k=len(own)) for gain in own[word]]
+        draws.append(mean_of(drawn))
+    ordered, value = sorted(draw for draw in draws if draw is not None), mean_of(gains)
     assert value is not None
-    assert between is not None
-    return {"value": round(value, 4), "low": round(between[0], 4), "high": round(between[1], 4)}
+    low, high = ordered[int(0.025 * len(ordered))], ordered[int(0.975 * len(ordered))]
+    return {"value": round(value, 4), "low": round(low, 4), "high": round(high, 4)}
 
 
 def percent(gains: Sequence[Gain]) -> str:

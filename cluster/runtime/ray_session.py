@@ -22,6 +22,7 @@ from cluster.runtime.ray_token import ClusterError, check_answer, no_token, own_
 from cluster.runtime.short_folder import use_short_folder
 from spag_ray.config.parts import ClusterConfig
 from spag_ray.errors import SpagError
+from spag_ray.host.waiting_threads import let_them_sleep
 
 # Set in every process of a run before its first `import vllm`, `transformers` or `datasets`. Nothing is downloaded at
 # run time, and an actor without reserved GPUs sees none.
@@ -36,9 +37,6 @@ ENVIRONMENT = {
 NAMESPACE = "spag_ray"  # Ray namespace of detached runs
 ANSWER_WITHIN_S = 300.0  # a call that plays, trains or loads nothing; a process that hangs is killed long before
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 5.0  # before an actor that is unavailable is called again
-# How often a CPU thread of an engine or a learner looks again before it sleeps, while it waits for the others (GNU
-# OpenMP's GOMP_SPINCOUNT; by default it looks 300,000 times). See "Threads that wait" in docs/benchmarks.md.
-SPINS = "1000"
 STARTUP_TIMEOUT = "timed out during startup"  # Ray raises a plain Exception with this text
 
 
@@ -153,11 +151,9 @@ def own_environment(env: Mapping[str, str]) -> dict[str, Any] | None:
 def set_environment(env: Mapping[str, str]) -> None:
     """Sets environment variables of this process, an engine or a learner rank, before it loads its libraries. A
     runtime_env is not used, because Ray writes its values to its logs. Network interfaces that the variables do not set
-    follow from the node's address. Threads that wait sleep soon: two engines on the same cores, such as a player and a
-    listener, would else take the time of each other."""
+    follow from the node's address."""
     os.environ.update(env)
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+    let_them_sleep()
     use_own_interface(ray.util.get_node_ip_address())
 
 

@@ -19,6 +19,7 @@ _WHOLE_GAMES = {"learn_from": "both", "role_weights": "none"}
 # Those settings that an estimator has no use for, beside the two above.
 _OF_SHARES = ("decay", "loser_turns", "trap_credit", "guess_credit", "baseline", "baseline_std")
 _GSPO_CLIPS = {"clip_range": 3e-4, "clip_range_high": 4e-4}  # of its paper: ratios of whole turns are close to 1
+NATS_CLIP = 3.0  # of gains in nats: a word becomes 20 times as probable
 BETWEEN_CLIPS = 0.01  # clips of turns are below it, those of tokens above
 
 
@@ -152,7 +153,9 @@ class ObjectiveConfig(Part):
         description="what a hint is paid for: by how much the listener's probability of the word rose, or that "
         "probability's logarithm, which also tells apart hints at words that the listener hardly thinks of",
     )
-    gain_clip: float = Field(0.5, gt=0, description="gains are clipped at -gain_clip and gain_clip")
+    gain_clip: float = Field(
+        0.5, gt=0, description="gains are clipped at -gain_clip and gain_clip; by default 3 where they are in nats"
+    )
     gain_seats: Literal["attacker", "both"] = Field(
         "both",
         description="who is paid for a gain: the turn that gave the hint, or also the defender's turn before it, which "
@@ -179,6 +182,8 @@ class ObjectiveConfig(Part):
             data = {"role_weight_cap": None, **data}
         if data.get("loss") == "gspo" and not _GSPO_CLIPS.keys() & data.keys():
             data = {**_GSPO_CLIPS, **data}
+        if data.get("gain_of") == "nats":
+            data = {"gain_clip": NATS_CLIP, **data}
         if data.get("advantage", "spag") != "spag":
             data = {**_WHOLE_GAMES, **data}
         return data
@@ -189,6 +194,11 @@ class ObjectiveConfig(Part):
             raise ValueError("length_norm: constant needs constant_length, for example sampling.max_new_tokens")
         if self.claiming_coeff and not self.listening_coeff:
             raise ValueError("claiming_coeff teaches when to claim the word that listening_coeff teaches; set both")
+        if self.gain_of == "probability" and self.gain_clip > 1:
+            raise ValueError(
+                f"gain_clip: {self.gain_clip:g} clips nothing: probabilities differ by at most 1; set at most 1, "
+                "or gain_of: nats"
+            )
         self._check_loss()
         self._check_advantage()
         self._check_reference()

@@ -10,7 +10,7 @@ A turn after which no hint was heard, such as a claim, has no gain; nor has any 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Container, Sequence
 from itertools import pairwise
 from statistics import fmean
@@ -87,8 +87,10 @@ def gain_advantages(
     """For each game {index of a trained turn: what its gain adds to its advantage}. Where results have a baseline, so
     have gains: their mean over the turns of this index and seat in these games, so that no place in a game is favoured
     (an estimator by name has its own for results). Where that baseline compares games of one scenario (`scenario`,
-    `rloo`, `grpo`), so does this mean, if the scenario has another such turn: a hint is not paid for an easy word."""
+    `rloo`, `grpo`), so does this mean, if there are two of this scenario: a hint is not paid for an easy word, and one
+    that no other game of its scenario came to has no gain."""
     found = [clipped_gains(episode, objective, learning) for episode in episodes]
+    games = Counter(episode.scenario for episode, own in zip(episodes, found, strict=True) if own)
     of_scenario: dict[tuple[str, int, Role], list[float]] = defaultdict(list)
     of_place: dict[tuple[int, Role], list[float]] = defaultdict(list)
     for episode, own in zip(episodes, found, strict=True):
@@ -100,8 +102,8 @@ def gain_advantages(
 
     def expected(episode: Episode, index: int) -> float:
         place = index, episode.turns[index].role
-        own = of_scenario[episode.scenario, *place]
-        return fmean(own if objective.compares_scenarios and len(own) > 1 else of_place[place])
+        is_grouped = objective.compares_scenarios and games[episode.scenario] > 1
+        return fmean(of_scenario[episode.scenario, *place] if is_grouped else of_place[place])
 
     return [
         {

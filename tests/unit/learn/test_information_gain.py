@@ -83,10 +83,15 @@ def test_gains_are_clipped_on_both_sides() -> None:
 def test_hints_may_be_paid_for_nats() -> None:
     objective = ObjectiveConfig(information_gain=1.0, gain_of="nats", gain_clip=1.0, gain_seats="attacker")
     (sample,) = game_samples([heard(0)], objective)
-    assert advantages(sample) == [round(math.log(2), 4), 1.0, round(math.log(0.25 / 0.3), 4)], "log 6 is clipped"
+    assert advantages(sample) == [round(math.log(2), 4), 1.0, round(math.log(0.25 / 0.3), 4)], "log 3 is clipped"
+    assert ObjectiveConfig(gain_of="nats").gain_clip == 3.0
+    config = parse_config({"model": "m", "objective": objective.model_dump(exclude_unset=True)})
+    turns = tuple(replace(turn, policy="policy") for turn in heard(0).turns)
+    shown = trained_turns("spag-1", replace(heard(0), turns=turns), config)
+    assert shown[2] == 1.0, "in the report and in rows for export, too"
 
 
-@pytest.mark.parametrize("changes", [{"baseline": "scenario"}, {"advantage": "rloo", "gain_of": "probability"}])
+@pytest.mark.parametrize("changes", [{"baseline": "scenario"}, {"advantage": "rloo"}, {"advantage": "grpo"}])
 def test_hints_about_one_scenario_are_compared_with_each_other(changes: dict[str, Any]) -> None:
     """An easy word, whose hints all tell much, pays no more than a hard one."""
     easy = [replace(heard(number, (0.1, told)), scenario="easy") for number, told in enumerate((0.5, 0.7))]
@@ -95,6 +100,14 @@ def test_hints_about_one_scenario_are_compared_with_each_other(changes: dict[str
     found = game_samples([*easy, *hard, once], ObjectiveConfig(information_gain=1.0, gain_clip=1.0, **changes))
     own = [sample.turns[0].advantage for sample in found]
     assert own == pytest.approx([-0.1, 0.1, 0.05, -0.05, 0.5 - (0.4 + 0.6 + 0.1 + 0.0 + 0.5) / 5])
+
+
+def test_a_hint_that_no_other_game_of_its_word_came_to_has_no_gain() -> None:
+    """Of a word that is mostly found at once: it would be compared with hints at other words."""
+    easy = [replace(heard(0, (0.1, 0.5, 0.9)), scenario="easy"), replace(heard(1, (0.1, 0.7)), scenario="easy")]
+    hard = [replace(heard(number, (0.1, 0.1, 0.1)), scenario="hard") for number in (2, 3)]
+    objective = ObjectiveConfig(information_gain=1.0, gain_seats="attacker", baseline="scenario")
+    assert advantages(game_samples([*easy, *hard], objective)[0]) == [-0.05, 0.0]
 
 
 def test_only_hints_are_paid_where_only_the_attacker_is() -> None:

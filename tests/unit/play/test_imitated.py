@@ -31,19 +31,22 @@ def test_the_shares_are_those_of_the_stages_games() -> None:
 def test_an_expert_and_the_model_itself_give_four_hints_and_the_model_is_scored_after_them(tiny_model: Path) -> None:
     engine = {"kind": "transformers", "dtype": "float32"}
     config = parse_config({"model": str(tiny_model), "engine": engine, "sampling": {"max_new_tokens": 4}})
-    measure = Measure(config, tiny_model)
-    heard = measure.by_expert(list(CARDS), CARDS, 0.0, seed=1)
-    assert [one.word for one in heard] == ["river", "piano"]
-    for one, clues in zip(heard, (card.clues for card in CARDS.values()), strict=True):
-        text = measure._renderer.text_of(one.prompt_ids)
-        assert one.word not in text
-        assert sum(clue in text for clue in clues) == NUM_HINTS
-    own = measure.by_itself(list(CARDS), seed=1)
-    assert {one.word for one in own} <= set(CARDS)
-    assert own == measure.by_itself(list(CARDS), seed=1)
-    assert measure.first_choices(heard) in (0.0, 0.5, 1.0)
-    assert measure.first_choices([]) is None
-    gain = measure.own_minus_other(heard)
-    assert gain is not None
-    assert gain == pytest.approx(measure.own_minus_other(heard[::-1]))
-    measure.close()
+    with Measure(config, tiny_model) as measure:
+        heard = measure.by_expert(list(CARDS), CARDS, 0.0, seed=1)
+        assert [one.word for one in heard] == ["river", "piano"]
+        for one, clues in zip(heard, (card.clues for card in CARDS.values()), strict=True):
+            text = measure._renderer.text_of(one.prompt_ids)
+            assert one.word not in text
+            assert sum(clue in text for clue in clues) == NUM_HINTS
+        own = measure.by_itself(list(CARDS), seed=1)
+        assert {one.word for one in own} <= set(CARDS)
+        assert own == measure.by_itself(list(CARDS), seed=1)
+        [first, _] = measure.first_hint_logprobs(heard)
+        turn = heard[0].turns[0]
+        [score] = measure._runner.run(measure._policy.score([(turn.prompt_ids, turn.token_ids)]))
+        assert first == pytest.approx(sum(score.logprobs[:-1]) / (len(turn.token_ids) - 1))
+        assert measure.first_choices(heard) in (0.0, 0.5, 1.0)
+        assert measure.first_choices([]) is None
+        gain = measure.own_minus_other(heard)
+        assert gain is not None
+        assert gain == pytest.approx(measure.own_minus_other(heard[::-1]))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import taught
+from benchmarks.hearing import Gain
 from spag_ray.game.rules import Outcome
 
 WORDS = ("river", "piano", "lamp", "tiger")
@@ -49,7 +52,48 @@ def test_seeds_are_pooled_and_a_headline_is_written(
     assert found["right_guesses_last"]["value"] == 0.75
     assert found["right_guesses_last"]["low"] < 0.75 < found["right_guesses_last"]["high"]
     assert found["first_choice_own_hints"]["value"] == 0.25
-    assert found["score_imitated"]["value"] == 0.6875, "ties as the attacker; as the defender 6 of 8 won, 2 tied"
+    assert found["right_guesses_as_attacker"] == {"value": 0.0, "low": 0.0, "high": 0.0}
+    assert found["right_guesses_as_defender"]["value"] == 0.75
+    assert "as defender with imitated, minus imitated with itself: +75 points" in told
+
+
+def test_seeds_that_differ_widen_an_interval() -> None:
+    """Words alone would say that the mean of 0.5 is sure, if in one seed all are found, and in the other none."""
+    both = [Gain(f"{seed}/{word}", float(seed == 1)) for seed in (1, 2) for word in WORDS]
+    assert taught.estimate(both) == {"value": 0.5, "low": 0.0, "high": 1.0}
+
+
+def test_a_seed_is_trained_played_and_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what trains, plays and measures replaced: what each is asked, and the record."""
+    asked: list[list[str]] = []
+    run = tmp_path / "seed-7"
+    rounds = ["3"]
+
+    def train(folder: Path, overrides: Sequence[str], config: str) -> None:
+        asked.append([str(folder), *overrides, config])
+        folder.mkdir(exist_ok=True)
+        (folder / "config.yaml").write_text(f"model: m\nself_play: {{rounds: {rounds[-1]}}}\n")
+        (folder / "metrics.jsonl").write_text("")
+
+    def play(command: Sequence[str], **_: object) -> subprocess.CompletedProcess[str]:
+        asked.append(list(command[3:]))
+        Path(command[command.index("--out") + 1]).write_text(json.dumps(record(7, 2)["matches"]))
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(taught, "train", train)
+    monkeypatch.setattr(subprocess, "run", play)
+    monkeypatch.setattr(taught, "of_run", lambda run, stage, count: {stage: [Gain("river", float(count))]})
+    taught.run_seed(tmp_path, 7, ["self_play.rounds=3"])
+    assert asked[0] == [str(run), "seed=7", "self_play.rounds=3", taught.CONFIG]
+    assert asked[1][:2] == ["match", str(run / "config.yaml")]
+    assert f"taught={run / 'models' / 'spag-3'}" in asked[1]
+    kept = json.loads((tmp_path / "7.json").read_text())
+    assert kept["heard"] == {"spag-3": [["river", 120.0, True]]}
+    assert kept["matches"] == record(7, 2)["matches"]
+    rounds.append("5")
+    taught.run_seed(tmp_path, 7, [])
+    files = [call[call.index("--out") + 1] for call in asked if "--out" in call]
+    assert len(set(files)) == 2, "the matches of the third round are not those of the fifth"
 
 
 def test_without_a_record_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ import pytest
 import ray
 
 from cluster.runtime.ray_session import (
-    SPINS,
     STARTUP_TIMEOUT,
     ClusterError,
     Retry,
@@ -19,6 +18,7 @@ from cluster.runtime.ray_session import (
     set_environment,
 )
 from spag_ray.config.parts import ClusterConfig
+from spag_ray.host.waiting_threads import SPINS
 
 
 def test_a_local_ray_that_does_not_start_in_time_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

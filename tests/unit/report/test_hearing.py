@@ -1,0 +1,40 @@
+"""benchmarks/hearing.py: figures of dialogues, and their intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from benchmarks import hearing
+from benchmarks.hearing import Gain
+from benchmarks.imitated import Heard
+
+RIVER, OTHER, PIANO = Heard("river", (1,)), Heard("river", (2,)), Heard("piano", (3,))
+
+
+def test_a_dialogue_that_broke_the_rules_is_counted_as_one_of_its_word() -> None:
+    found = hearing._kept_rules(["river", "piano", "river"], [RIVER, PIANO])
+    assert sorted(found) == [Gain("piano", 1.0), Gain("river", 0.0), Gain("river", 1.0)]
+    assert hearing._kept_rules(["river"], []) == [Gain("river", 0.0)]
+
+
+def test_differences_leave_out_what_cannot_be_scored() -> None:
+    found = hearing._differences([RIVER, OTHER, PIANO], [-1.0, None, -2.0], [-3.0, -1.0, -2.5])
+    assert found == [Gain("river", 2.0), Gain("piano", 0.5)]
+
+
+def test_pairs_are_means_of_the_words_that_both_have() -> None:
+    def measure(heard: Sequence[Heard]) -> list[float]:
+        return [-float(one.prompt_ids[0]) for one in heard]
+
+    assert hearing._pairs_by_word(measure, [RIVER, OTHER, PIANO], [OTHER]) == [Gain("river", 0.5)]
+
+
+def test_an_interval_is_over_words_with_all_their_values() -> None:
+    gains = [Gain(word, value) for word, value in (("river", 0.0), ("piano", 1.0)) for _ in range(50)]
+    assert hearing.mean_of(gains) == 0.5
+    assert hearing.interval(gains) == (0.0, 1.0), "two words, however often each"
+    assert hearing.interval([]) is None
+    other = [gain._replace(side=False, value=0.25) for gain in gains]
+    assert hearing.mean_of([*gains, *other]) == pytest.approx(0.25)
