@@ -70,12 +70,10 @@ def of_run(run: Path, stage: str, num_dialogues: int) -> dict[str, list[Gain]]:
         known = imitated.word_logprobs(dialogues)
         choices = _first_choices(imitated, own)
     with Measure(config, run / "models" / stage) as newest:
-        newer = newest.by_itself(words, config.seed)
+        newer, now = newest.by_itself(words, config.seed), newest.word_logprobs(dialogues)
         found = {
-            "newest_minus_imitated": _differences(dialogues, newest.word_logprobs(dialogues), known),
-            "own_minus_other": _differences(
-                dialogues, newest.word_logprobs(dialogues), newest.word_logprobs(_others(dialogues))
-            ),
+            "newest_minus_imitated": _differences(dialogues, now, known),
+            "own_minus_other": _differences(dialogues, now, newest.word_logprobs(_others(dialogues))),
             "first_choice_own_hints": _first_choices(newest, newer),
             "and_of_imitated": choices,
             "own_hints_kept_rules": _kept_rules(words, newer),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,15 @@ def test_the_tables_of_leduc_poker_are_those_that_their_records_give() -> None:
     printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
     assert printed.count("| spag-40 |") == 3
     assert printed in TABLES.read_text(encoding="utf-8"), printed
+
+
+def test_the_table_of_taught_hints_and_its_headline_are_those_that_their_record_gives(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "docs" / "proof-taught" / "0.json", tmp_path)
+    command = [sys.executable, "-m", "benchmarks.taught", "tables", "--out", str(tmp_path)]
+    printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+    assert "| taught | taught | 160 |" in printed
+    assert printed in TABLES.read_text(encoding="utf-8"), printed
+    assert (tmp_path / "headline.json").read_text() == (ROOT / "docs" / "proof-taught" / "headline.json").read_text()
 
 
 def test_the_tables_of_kuhn_poker_are_those_that_their_records_give() -> None:
