@@ -1,6 +1,6 @@
 """What a run's imitated model has learned: hints, listening and play, on words that it never saw.
 
-    python -m benchmarks.imitated RUN_DIR [RUN_DIR ...] [--games-a-word 1] [--unseen textarena]    2 minutes a run
+    python -m benchmarks.imitated RUN_DIR [RUN_DIR ...] [--games-a-word 1] [--unseen textarena]    a few minutes a run
 
 From the imitated model's games against itself (episodes/eval-imitated.log): right guesses, the share of guesses that
 are right, rule violations, ties, and traps. On the run's held-out words: how often the model's first choice (greedy
