@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import os
 
 import pytest
 import ray
 
-from cluster.runtime.ray_session import (
-    STARTUP_TIMEOUT,
-    ClusterError,
-    Retry,
-    is_gone,
-    is_unavailable,
-    ray_session,
-    set_environment,
-)
+from cluster.runtime.ray_session import STARTUP_TIMEOUT, ClusterError, Retry, is_gone, is_unavailable, ray_session
 from spag_ray.config.parts import ClusterConfig
-from spag_ray.host.waiting_threads import SPINS
 
 
 def test_a_local_ray_that_does_not_start_in_time_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,24 +18,6 @@ def test_a_local_ray_that_does_not_start_in_time_is_one_line(monkeypatch: pytest
     monkeypatch.setattr(ray, "init", start)
     with pytest.raises(ClusterError, match="a local Ray did not start within 30 s"), ray_session(ClusterConfig()):
         pass
-
-
-@pytest.mark.parametrize(
-    ("outside", "asked", "spins"),
-    [
-        ({}, {}, SPINS),
-        ({}, {"GOMP_SPINCOUNT": "7"}, "7"),
-        ({"GOMP_SPINCOUNT": "9"}, {}, "9"),
-        ({"OMP_WAIT_POLICY": "passive"}, {}, None),
-    ],
-)
-def test_threads_that_wait_sleep_soon_unless_a_user_says_otherwise(
-    monkeypatch: pytest.MonkeyPatch, outside: dict[str, str], asked: dict[str, str], spins: str | None
-) -> None:
-    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.1")
-    monkeypatch.setattr(os, "environ", outside.copy())
-    set_environment(asked)
-    assert os.environ.get("GOMP_SPINCOUNT") == spins
 
 
 def test_ray_still_words_it_so() -> None:
