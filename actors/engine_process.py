@@ -25,7 +25,7 @@ from actors.policy import LOADING, Completion, LoadedPolicy, Request, Score
 from spag_ray.config.engine import EngineConfig
 from spag_ray.errors import EngineError, EngineGoneError, SpagError
 from spag_ray.host.parent_death import end_with
-from spag_ray.host.waiting_threads import let_them_sleep
+from spag_ray.host.waiting_threads import set_before_libraries
 
 CLOSES_WITHIN_S = 3.0
 _R = TypeVar("_R")
@@ -158,8 +158,7 @@ def _end_with(parent: int) -> None:
 
 def _open(model: str, config: EngineConfig, name: str) -> None:
     global _engine
-    os.environ.update(config.env)
-    let_them_sleep()
+    set_before_libraries(config.env)
     loop = asyncio.new_event_loop()
     _engine = _Engine(loop, loop.run_until_complete(start_engine(model, config, name)))
 

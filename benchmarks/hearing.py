@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from actors.models import resolve_model
-from benchmarks.imitated import Heard, Measure
+from benchmarks.imitated import Heard, Measure, others
 from cluster.launch.placed_run import training_words
 from spag_ray.config.loading import load_config
 from spag_ray.config.run import RunConfig
@@ -63,17 +63,16 @@ def of_run(run: Path, stage: str, num_dialogues: int) -> dict[str, list[Gain]]:
     cards = load_deck(config.words.cards_from, config.words.max_difficulty)
     _, held_out = training_words(config, cards)
     words = (held_out * (1 + num_dialogues // len(held_out)))[:num_dialogues]
-    by_expert = Habits().pairs
     with Measure(config, run / "models" / "imitated") as imitated:
         own = imitated.by_itself(words, config.seed)
-        dialogues = [*imitated.by_expert(words, cards, by_expert, config.seed), *own]
+        dialogues = [*imitated.by_expert(words, cards, Habits().pairs, config.seed), *own]
         known = imitated.word_logprobs(dialogues)
         choices = _first_choices(imitated, own)
     with Measure(config, run / "models" / stage) as newest:
         newer, now = newest.by_itself(words, config.seed), newest.word_logprobs(dialogues)
         found = {
             "newest_minus_imitated": _differences(dialogues, now, known),
-            "own_minus_other": _differences(dialogues, now, newest.word_logprobs(_others(dialogues))),
+            "own_minus_other": _differences(dialogues, now, newest.word_logprobs(others(dialogues))),
             "first_choice_own_hints": _first_choices(newest, newer),
             "and_of_imitated": choices,
             "own_hints_kept_rules": _kept_rules(words, newer),
@@ -101,16 +100,6 @@ def _kept_rules(words: Sequence[str], heard: Sequence[Heard]) -> list[Gain]:
     return [Gain(word, float(place < kept[word])) for word, times in asked.items() for place in range(times)]
 
 
-def _others(dialogues: Sequence[Heard]) -> list[Heard]:
-    """For each dialogue: its word, and the next dialogue about another word."""
-    found = []
-    for place, one in enumerate(dialogues):
-        around = [*dialogues[place:], *dialogues[:place]]
-        other = next((each for each in around if each.word != one.word), one)
-        found.append(Heard(one.word, other.prompt_ids))
-    return found
-
-
 def _first_choices(measure: Measure, heard: Sequence[Heard]) -> list[Gain]:
     pairs = zip(heard, measure.scores(heard), strict=True)
     return [Gain(one.word, float(score.is_greedy)) for one, score in pairs if score is not None]
@@ -131,9 +120,10 @@ def _pairs_by_word(
 
 
 def _claims(run: Path, stage: str, config: RunConfig) -> list[Gain]:
-    gains = []
-    played = run / "episodes" / f"eval-{stage}.log"
-    for episode in read_log(played) if played.exists() else ():  # with evaluation.games 0 there are none
+    gains: list[Gain] = []
+    if not config.evaluation.games:
+        return gains
+    for episode in read_log(run / "episodes" / f"eval-{stage}.log"):
         verdict = episode.verdict
         for index, turn in enumerate(episode.turns[: verdict.length]):
             if turn.role is Role.DEFENDER and turn.word_logprob is not None:
@@ -152,14 +142,19 @@ def mean_of(gains: Iterable[Gain]) -> float | None:
     return statistics.fmean(sides[True]) - (statistics.fmean(sides[False]) if sides[False] else 0.0)
 
 
-def interval(gains: Sequence[Gain]) -> tuple[float, float] | None:
-    """The 95 % interval of the mean: words are resampled with all their values."""
-    by_word = defaultdict(list)
+def interval(gains: Sequence[Gain], over_runs: bool = False) -> tuple[float, float] | None:
+    """The 95 % interval of the mean: words are resampled with all their values. `over_runs`: runs first, then the words
+    of each; words are RUN/WORD."""
+    by_run: dict[str, dict[str, list[Gain]]] = defaultdict(lambda: defaultdict(list))
     for gain in gains:
-        by_word[gain.word].append(gain)
-    words, rng = sorted(by_word), random.Random(0)
-    draws = (mean_of(g for word in rng.choices(words, k=len(words)) for g in by_word[word]) for _ in range(DRAWS))
-    found = sorted(mean for mean in draws if mean is not None)
+        by_run[gain.word.partition("/")[0] if over_runs else ""][gain.word].append(gain)
+    runs, rng = [own for _, own in sorted(by_run.items())], random.Random(0)
+
+    def draw() -> float | None:
+        drawn = rng.choices(runs, k=len(runs)) if over_runs else runs
+        return mean_of(g for own in drawn for word in rng.choices(sorted(own), k=len(own)) for g in own[word])
+
+    found = sorted(mean for mean in (draw() for _ in range(DRAWS if runs else 0)) if mean is not None)
     return (found[int(0.025 * len(found))], found[int(0.975 * len(found))]) if found else None
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
 import statistics
 from collections.abc import Awaitable, Callable, Sequence
@@ -40,7 +39,7 @@ from spag_ray.games.taboo.decks import Deck, load_deck
 from spag_ray.games.taboo.expert import Expert, Habits
 from spag_ray.games.taboo.game import taboo_renderer
 from spag_ray.games.taboo.prompt_file import load_template
-from spag_ray.host.waiting_threads import let_them_sleep
+from spag_ray.host.waiting_threads import set_before_libraries
 from spag_ray.judge import judge_turn
 from spag_ray.results.could_have_known import held_out_report
 from spag_ray.results.matches import Match
@@ -68,8 +67,7 @@ class Measure:
         self._config = config
         tokenizer = load_tokenizer(str(model))
         self._renderer: Renderer = taboo_renderer(load_template(config.prompts), tokenizer, config.game.max_turns)
-        os.environ.update(config.engine.env)
-        let_them_sleep()
+        set_before_libraries(config.engine.env)
         self._runner = asyncio.Runner()
         self._policy: LoadedPolicy = self._runner.run(start_engine(str(model), config.engine, model.name))
 
@@ -148,17 +146,10 @@ class Measure:
         return [None if score is None else sum(score.logprobs) for score in self.scores(heard)]
 
     def own_minus_other(self, heard: Sequence[Heard]) -> float | None:
-        """Mean log p(word) after its hints minus after the next word's, in nats."""
-        others = [
-            next((each for each in [*heard[place:], *heard[:place]] if each.word != one.word), None)
-            for place, one in enumerate(heard)
-        ]
-        asked = [
-            (one, Heard(one.word, other.prompt_ids))
-            for one, other in zip(heard, others, strict=True)
-            if other is not None
-        ]
-        mine, theirs = (self.word_logprobs([pair[side] for pair in asked]) for side in (0, 1))
+        """Mean log p(word) after its hints minus after the next word's, in nats. None if there is one word alone."""
+        if len({one.word for one in heard}) < 2:
+            return None
+        mine, theirs = self.word_logprobs(heard), self.word_logprobs(others(heard))
         gains = [own - other for own, other in zip(mine, theirs, strict=True) if own is not None and other is not None]
         return statistics.fmean(gains) if gains else None
 
@@ -182,6 +173,16 @@ class Measure:
         # Without the token that ends the turn.
         found = self._runner.run(self._policy.score([(turn.prompt_ids, turn.token_ids[:-1]) for turn in first]))
         return [statistics.fmean(score.logprobs) for score in found]
+
+
+def others(dialogues: Sequence[Heard]) -> list[Heard]:
+    """For each dialogue: its word, and the next dialogue about another word; its own if there is none."""
+    found = []
+    for place, one in enumerate(dialogues):
+        around = [*dialogues[place:], *dialogues[:place]]
+        other = next((each for each in around if each.word != one.word), one)
+        found.append(Heard(one.word, other.prompt_ids))
+    return found
 
 
 def of_games(run: Path, stage: str) -> dict[str, float | None]:

@@ -1,10 +1,10 @@
 """Does self-play learn? Kuhn poker, where the answer is exact: NashConv of every stage, three seeds, and the published
 objective at as many games.
 
-    python benchmarks/kuhn.py run --seed 1 --out runs/kuhn      # one seed; called again, it resumes
-    python benchmarks/kuhn.py tables --out runs/kuhn            # Markdown tables of all seeds that are done
-    python benchmarks/kuhn.py curve --out runs/kuhn --image kuhn.html      # the curves as a page, seeds as a band
-    python benchmarks/kuhn.py tables --out docs/kuhn            # the same of the records in the documentation
+    python -m benchmarks.kuhn run --seed 1 --out runs/kuhn      # one seed; called again, it resumes
+    python -m benchmarks.kuhn tables --out runs/kuhn            # Markdown tables of all seeds that are done
+    python -m benchmarks.kuhn curve --out runs/kuhn --image kuhn.html      # the curves as a page, seeds as a band
+    python -m benchmarks.kuhn tables --out docs/kuhn            # the same of the records in the documentation
 
 A seed is two runs: `spag` (configs/kuhn.yaml), and `published`, which starts from the same imitated model and plays as
 many games with the published objective and its KL coefficient, at the same learning rates. `run` keeps a record of
@@ -13,16 +13,14 @@ both, SEED.json.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.seed_runs import arguments, records_in, train
 from spag_ray.config.loading import load_config
 from spag_ray.game.protocol import Solved
 from spag_ray.games.of_config import game_of
@@ -44,20 +42,14 @@ NUM_LEAGUE = 8  # versions that a league keeps (league.max_snapshots)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "tables", "curve"))
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("runs/kuhn"))
+    parser = arguments(__doc__, ("run", "tables", "curve"), "runs/kuhn")
     parser.add_argument("--only", choices=("spag", "published"), help="of a seed; the record is made of both")
     parser.add_argument("--image", type=Path, default=Path("kuhn.html"))
-    parser.add_argument("-o", dest="overrides", action="append", default=[], help="key=value, for both runs")
     asked = parser.parse_args()
     if asked.what == "run":
         run_seed(asked.out, asked.seed, asked.overrides, asked.only)
         return
-    records = [json.loads(path.read_text()) for path in sorted(asked.out.glob("*.json"))]
-    if not records:
-        sys.exit(f"{asked.out} has no record of a finished seed")
+    records = records_in(asked.out)
     if asked.what == "curve":
         asked.image.write_text(page(records))
     else:
@@ -74,21 +66,13 @@ def run_seed(out: Path, seed: int, overrides: Sequence[str], only: str | None) -
     wanted = {"spag": (spag, common), "published": (published, [*common, *imitated, *PUBLISHED])}
     for name in [only] if only else list(wanted):
         folder, settings = wanted[name]
-        record[f"{name}_seconds"] = train(folder, settings)
+        began = time.monotonic()
+        train(CONFIG, folder, settings)
+        record[f"{name}_seconds"] = round(time.monotonic() - began, 1)  # of this call
         record[name] = stages_of(folder)
         games = {line.stage: line.games for line in lines_of(folder, PlayLine)}  # a resumed round has two lines
         record[f"{name}_games"] = sum(games[stage] for stage in games if Stage.parse(stage).kind is StageKind.ROUND)
     file.write_text(json.dumps(record, indent=1) + "\n")
-
-
-def train(folder: Path, overrides: Sequence[str], config: str = CONFIG) -> float:
-    """Train, or resume; returns the seconds of this call."""
-    began = time.monotonic()
-    command = ["train", config, "--run-dir", str(folder), "--resume"]
-    command += [part for override in overrides for part in ("-o", override)]
-    if (code := subprocess.run([sys.executable, "-m", "spag_ray", *command], check=False).returncode) != 0:
-        sys.exit(code)
-    return round(time.monotonic() - began, 1)
 
 
 def lines_of(folder: Path, kind: type) -> list[Any]:

@@ -9,16 +9,15 @@ the values of SMALL. `run` keeps a record, SEED.json.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks import small_model
-from benchmarks.kuhn import lines_of, policy_of, train
+from benchmarks.kuhn import lines_of, policy_of
+from benchmarks.seed_runs import arguments, records_in, train
 from spag_ray.config.loading import load_config
 from spag_ray.game.game_tree import TreeSolved, uniform
 from spag_ray.games.of_config import game_of
@@ -50,19 +49,11 @@ GOAL = 1 / 3  # of uniform play's NashConv
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "tables"))
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("runs/leduc"))
-    parser.add_argument("-o", dest="overrides", action="append", default=[], help="key=value, over those of SMALL")
-    asked = parser.parse_args()
+    asked = arguments(__doc__, ("run", "tables"), "runs/leduc").parse_args()
     if asked.what == "run":
         run_seed(asked.out, asked.seed, asked.overrides)
         return
-    records = [json.loads(path.read_text()) for path in sorted(asked.out.glob("*.json"))]
-    if not records:
-        sys.exit(f"{asked.out} has no record of a finished seed")
-    print("\n".join(tables(records)))
+    print("\n".join(tables(records_in(asked.out))))
 
 
 def run_seed(out: Path, seed: int, overrides: Sequence[str]) -> None:
@@ -70,7 +61,7 @@ def run_seed(out: Path, seed: int, overrides: Sequence[str]) -> None:
     model, run = out / f"model-{seed}", out / f"seed-{seed}"
     if not (model / "model.safetensors").is_file():
         small_model.make(CONFIG, model, seed=seed)
-    train(run, [f"model={model.resolve()}", f"seed={seed}", *SMALL, *overrides], CONFIG)
+    train(CONFIG, run, [f"model={model.resolve()}", f"seed={seed}", *SMALL, *overrides])
     seconds = clock_of(MetricLines(run / "metrics.jsonl").typed()).seconds  # of all calls
     (out / f"{seed}.json").write_text(json.dumps(record_of(run) | {"seed": seed, "seconds": seconds}, indent=1) + "\n")
 

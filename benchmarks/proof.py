@@ -1,9 +1,9 @@
 """The proof run: does self-play make the imitated model better, and better than its baselines do at equal tokens?
 
-    python benchmarks/proof.py run --seeds 1-3 --out runs/proof  # called again, it resumes
-    python benchmarks/proof.py tables --out runs/proof           # Markdown tables of all seeds that exist
-    python benchmarks/proof.py tables --out docs/proof           # of the seeds in the documentation
-    python benchmarks/proof.py tables --out docs/proof-steady    # of those with the present configuration
+    python -m benchmarks.proof run --seeds 1-3 --out runs/proof  # called again, it resumes
+    python -m benchmarks.proof tables --out runs/proof           # Markdown tables of all seeds that exist
+    python -m benchmarks.proof tables --out docs/proof           # of the seeds in the documentation
+    python -m benchmarks.proof tables --out docs/proof-steady    # of those with the present configuration
 
 Each is a call of `spag-ray train --seeds`, into OUT/NAME/seed-N, one after the other:
 
@@ -29,7 +29,6 @@ import json
 import random
 import shutil
 import statistics
-import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -39,6 +38,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from actors.models import load_tokenizer
+from benchmarks.seed_runs import called, check_finished, options
 from spag_ray.config.loading import load_config
 from spag_ray.config.parts import PAID_ENDS
 from spag_ray.config.run import RunConfig
@@ -171,10 +171,6 @@ def match(out: Path, folder: Path, arguments: Sequence[str], overrides: Sequence
     step(folder, ["match", CONFIG, *arguments, "--out", str(out), *options(overrides)])
 
 
-def options(overrides: Sequence[str]) -> list[str]:
-    return [part for override in overrides for part in ("-o", override)]
-
-
 def step(folder: Path, arguments: Sequence[str]) -> None:
     """Run a command of spag-ray unless it has already finished; its total time over all starts is kept beside its
     folder."""
@@ -191,22 +187,6 @@ def step(folder: Path, arguments: Sequence[str]) -> None:
     if arguments[0] == "train":
         check_finished(folder)
     done.write_text(json.dumps({"seconds": round(float(seconds_file.read_text())), "arguments": list(arguments)}))
-
-
-def called(arguments: Sequence[str]) -> None:
-    """Ends this program with the command's exit code if that is not 0."""
-    print(f"spag-ray {' '.join(arguments)}", flush=True)
-    ended = subprocess.run([sys.executable, "-m", "spag_ray", *arguments], check=False)
-    if ended.returncode != 0:
-        sys.exit(ended.returncode)
-
-
-def check_finished(run: Path) -> None:
-    """Ends this program if the run has not finished: one that was asked to stop ends with exit code 0, too."""
-    ended = run / "ended.json"
-    how = json.loads(ended.read_text())["ended"] if ended.exists() else "not started"
-    if how != "finished":
-        sys.exit(f"{run}: {how}; call this again to continue")
 
 
 def measured(run: Path, kind: type[_Line]) -> Iterator[_Line]:
@@ -311,11 +291,11 @@ def score_line(runs: Sequence[Sequence[Match]], name: str, other: str) -> str:
 def score_cells(runs: Sequence[Sequence[Match]], name: str, other: str) -> Iterator[str]:
     """The score in both seats, in breach-free games, as attacker and as defender, each with its interval."""
     columns: list[dict[str, Any]] = [{}, {"breach_free": True}, *({"roles": [role]} for role in Role)]
-    for options in columns:
+    for only in columns:
         try:
-            found = score(runs, name, other, **options)
+            found = score(runs, name, other, **only)
         except InputError:
-            if "breach_free" not in options:
+            if "breach_free" not in only:
                 raise
             yield "none"  # so few games that all of a seat's had breaches
             continue

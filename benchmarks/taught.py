@@ -18,17 +18,13 @@ bring it about.
 
 from __future__ import annotations
 
-import argparse
 import json
-import random
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.hearing import DRAWS, Gain, mean_of, of_run
-from benchmarks.kuhn import train
+from benchmarks.hearing import Gain, interval, mean_of, of_run
+from benchmarks.seed_runs import arguments, called, records_in, train
 from spag_ray.config.loading import load_config
 from spag_ray.game.rules import Outcome
 from spag_ray.results.matches import Match, read_matches
@@ -49,18 +45,11 @@ ENDS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "tables"))
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("runs/taught"))
-    parser.add_argument("-o", dest="overrides", action="append", default=[], help="key=value, for the training")
-    asked = parser.parse_args()
+    asked = arguments(__doc__, ("run", "tables"), "runs/taught").parse_args()
     if asked.what == "run":
         run_seed(asked.out, asked.seed, asked.overrides)
         return
-    records = [json.loads(path.read_text()) for path in sorted(asked.out.glob("[0-9]*.json"))]
-    if not records:
-        sys.exit(f"{asked.out} has no record of a finished seed")
+    records = records_in(asked.out)
     print("\n".join(tables(records)))
     (asked.out / "headline.json").write_text(json.dumps(headline(records), indent=1) + "\n")
 
@@ -68,15 +57,13 @@ def main() -> None:
 def run_seed(out: Path, seed: int, overrides: Sequence[str]) -> None:
     """Trains, or resumes; plays and measures what has no record yet; writes the record."""
     run = out / f"seed-{seed}"
-    train(run, [f"seed={seed}", *overrides], CONFIG)
+    train(CONFIG, run, [f"seed={seed}", *overrides])
     config = load_config(str(run / "config.yaml"))
     last = str(Stage.of_round(config.self_play.rounds))
     matches = out / f"matches-{seed}-{last}.json"  # further rounds make other players
     players = [f"{LAST}={run / 'models' / last}", f"{IMITATED}={run / 'models' / IMITATED}"]
     command = ["match", str(run / "config.yaml"), "--games", str(NUM_GAMES), "--out", str(matches)]
-    command += [part for each in players for part in ("--player", each)]
-    if (code := subprocess.run([sys.executable, "-m", "spag_ray", *command], check=False).returncode) != 0:
-        sys.exit(code)
+    called([*command, *(part for each in players for part in ("--player", each))])
     record = {
         "seed": seed,
         "seconds": clock_of(MetricLines(run / "metrics.jsonl").typed()).seconds,  # of all calls
@@ -96,11 +83,12 @@ def tables(records: Sequence[dict[str, Any]]) -> list[str]:
         lines.append(f"| {attacker} | {defender} | {len(shares[0])} | {' | '.join(cells)} |")
     lines += ["", "| measured (benchmarks/hearing.py) | mean [95 %] | of |", "|---|---|---|"]
     for name in records[0]["heard"]:
-        if found := heard(records, name):
-            value, low, high = estimate(found).values()
-            lines.append(f"| `{name}` | {value:.2f} [{low:.2f}, {high:.2f}] | {len(found)} |")
+        if measured := heard(records, name):
+            value, low, high = estimate(measured).values()
+            lines.append(f"| `{name}` | {value:.2f} [{low:.2f}, {high:.2f}] | {len(measured)} |")
+    found = headline(records)
     for seat in ("attacker", "defender"):
-        value, low, high = (100 * each for each in headline(records)[f"right_guesses_as_{seat}"].values())
+        value, low, high = (100 * each for each in found[f"right_guesses_as_{seat}"].values())
         lines += ["", f"Right guesses of {LAST} as {seat} with {IMITATED}, minus {IMITATED} with itself: "]
         lines[-1] += f"{value:+.0f} points [{low:+.0f}, {high:+.0f}]."
     minutes = ", ".join(f"{each['seconds'] / 60:.0f}" for each in records)
@@ -133,23 +121,13 @@ def ends_of(records: Sequence[dict[str, Any]], attacker: str, defender: str, end
 
 def estimate(gains: Sequence[Gain]) -> dict[str, float]:
     """Their mean, and its interval. There has to be one."""
-    words: dict[str, dict[str, list[Gain]]] = {}  # of each seed
-    for gain in gains:
-        words.setdefault(gain.word.partition("/")[0], {}).setdefault(gain.word, []).append(gain)
-    rng, draws = random.Random(0), []
-    for _ in range(DRAWS):
-        seeds = rng.choices(list(words.values()), k=len(words))
-        drawn = [gain for own in seeds for word in rng.choices(list(own), k=len(own)) for gain in own[word]]
-        draws.append(mean_of(drawn))
-    ordered, value = sorted(draw for draw in draws if draw is not None), mean_of(gains)
+    value, between = mean_of(gains), interval(gains, over_runs=True)
     assert value is not None
-    low, high = ordered[int(0.025 * len(ordered))], ordered[int(0.975 * len(ordered))]
-    return {"value": round(value, 4), "low": round(low, 4), "high": round(high, 4)}
+    assert between is not None
+    return {"value": round(value, 4), "low": round(between[0], 4), "high": round(between[1], 4)}
 
 
 def percent(gains: Sequence[Gain]) -> str:
-    if not gains:
-        return "none"
     value, low, high = (100 * each for each in estimate(gains).values())
     return f"{value:.0f} % [{low:.0f}, {high:.0f}]"
 

@@ -11,11 +11,9 @@ of each batch. So it takes as many optimiser steps, on batches of its own games 
 
 from __future__ import annotations
 
-import argparse
-import subprocess
-import sys
 from pathlib import Path
 
+from benchmarks import seed_runs
 from spag_ray.config.files import write_config
 from spag_ray.config.loading import load_config
 from spag_ray.config.run import RunConfig
@@ -30,12 +28,8 @@ BOTH = "both"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "table"))
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("runs/two"))
+    parser = seed_runs.arguments(__doc__, ("run", "table"), "runs/two")
     parser.add_argument("--only", help=f"one run of the seed: {BOTH}, or the name of a game")
-    parser.add_argument("-o", dest="overrides", action="append", default=[], help="key=value, for every run")
     asked = parser.parse_args()
     if asked.what == "table":
         print("\n".join(table(asked.out)))
@@ -71,9 +65,7 @@ def train(folder: Path, config: RunConfig) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     file = folder.with_suffix(".yaml")
     write_config(file, config)
-    command = [sys.executable, "-m", "spag_ray", "train", str(file), "--run-dir", str(folder), "--resume"]
-    if (code := subprocess.run(command, check=False).returncode) != 0:
-        sys.exit(code)
+    seed_runs.train(str(file), folder, [])
 
 
 def table(out: Path) -> list[str]:

@@ -22,7 +22,7 @@ from cluster.runtime.ray_token import ClusterError, check_answer, no_token, own_
 from cluster.runtime.short_folder import use_short_folder
 from spag_ray.config.parts import ClusterConfig
 from spag_ray.errors import SpagError
-from spag_ray.host.waiting_threads import let_them_sleep
+from spag_ray.host.waiting_threads import set_before_libraries
 
 # Set in every process of a run before its first `import vllm`, `transformers` or `datasets`. Nothing is downloaded at
 # run time, and an actor without reserved GPUs sees none.
@@ -152,8 +152,7 @@ def set_environment(env: Mapping[str, str]) -> None:
     """Sets environment variables of this process, an engine or a learner rank, before it loads its libraries. A
     runtime_env is not used, because Ray writes its values to its logs. Network interfaces that the variables do not set
     follow from the node's address."""
-    os.environ.update(env)
-    let_them_sleep()
+    set_before_libraries(env)
     use_own_interface(ray.util.get_node_ip_address())
 
 

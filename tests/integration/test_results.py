@@ -26,7 +26,7 @@ EARLIER = ROOT / "docs" / "appendix" / "earlier_results.md"
     ],
 )
 def test_the_tables_of_the_results_are_those_that_their_records_give(records: str, seeds: str, page: Path) -> None:
-    command = [sys.executable, "benchmarks/proof.py", "tables", "--out", records]
+    command = [sys.executable, "-m", "benchmarks.proof", "tables", "--out", records]
     printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
     assert f"Seeds: {seeds}." in printed
     assert printed in page.read_text(encoding="utf-8"), printed
@@ -61,7 +61,7 @@ def test_the_table_of_taught_hints_and_its_headline_are_those_that_their_record_
 
 
 def test_the_tables_of_kuhn_poker_are_those_that_their_records_give() -> None:
-    command = [sys.executable, "benchmarks/kuhn.py", "tables", "--out", "docs/kuhn"]
+    command = [sys.executable, "-m", "benchmarks.kuhn", "tables", "--out", "docs/kuhn"]
     printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
     assert printed.count("| spag: spag-28 |") == 3
     assert printed in TABLES.read_text(encoding="utf-8"), printed

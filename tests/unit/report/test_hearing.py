@@ -36,5 +36,11 @@ def test_an_interval_is_over_words_with_all_their_values() -> None:
     assert hearing.mean_of(gains) == 0.5
     assert hearing.interval(gains) == (0.0, 1.0), "two words, however often each"
     assert hearing.interval([]) is None
+    assert hearing.interval([], over_runs=True) is None
+    runs = [Gain(f"{run}/{word}", float(run)) for run in (0, 1) for word in range(100)]
+    assert hearing.interval(runs, over_runs=True) == (0.0, 1.0), "runs that differ"
+    between = hearing.interval(runs)
+    assert between is not None
+    assert 0.4 < between[0] < 0.5 < between[1] < 0.6
     other = [gain._replace(side=False, value=0.25) for gain in gains]
     assert hearing.mean_of([*gains, *other]) == pytest.approx(0.25)

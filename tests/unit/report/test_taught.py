@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,22 +68,21 @@ def test_a_seed_is_trained_played_and_measured(tmp_path: Path, monkeypatch: pyte
     run = tmp_path / "seed-7"
     rounds = ["3"]
 
-    def train(folder: Path, overrides: Sequence[str], config: str) -> None:
-        asked.append([str(folder), *overrides, config])
+    def train(config: str, folder: Path, overrides: Sequence[str]) -> None:
+        asked.append([config, str(folder), *overrides])
         folder.mkdir(exist_ok=True)
         (folder / "config.yaml").write_text(f"model: m\nself_play: {{rounds: {rounds[-1]}}}\n")
         (folder / "metrics.jsonl").write_text("")
 
-    def play(command: Sequence[str], **_: object) -> subprocess.CompletedProcess[str]:
-        asked.append(list(command[3:]))
+    def play(command: Sequence[str]) -> None:
+        asked.append(list(command))
         Path(command[command.index("--out") + 1]).write_text(json.dumps(record(7, 2)["matches"]))
-        return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(taught, "train", train)
-    monkeypatch.setattr(subprocess, "run", play)
+    monkeypatch.setattr(taught, "called", play)
     monkeypatch.setattr(taught, "of_run", lambda run, stage, count: {stage: [Gain("river", float(count))]})
     taught.run_seed(tmp_path, 7, ["self_play.rounds=3"])
-    assert asked[0] == [str(run), "seed=7", "self_play.rounds=3", taught.CONFIG]
+    assert asked[0] == [taught.CONFIG, str(run), "seed=7", "self_play.rounds=3"]
     assert asked[1][:2] == ["match", str(run / "config.yaml")]
     assert f"taught={run / 'models' / 'spag-3'}" in asked[1]
     kept = json.loads((tmp_path / "7.json").read_text())

@@ -73,7 +73,7 @@ RUN_BY: dict[str, str | None] = {
     "python -m benchmarks.meta_strategies": "tests/unit/play/test_meta_strategies.py",
     "python -m benchmarks.loading": "tests/integration/test_learner.py",
     "spag-ray exploitability": "tests/integration/test_games.py",
-    "python benchmarks/proof.py": "tests/integration/test_results.py",
+    "python -m benchmarks.proof": "tests/integration/test_results.py",
     "docker build": None,  # needs a container engine; the steps: tests/integration/test_container.py
     "docker push": None,
     "docker run": None,
@@ -83,7 +83,7 @@ RUN_BY: dict[str, str | None] = {
     "kubectl port-forward": None,
     "sbatch docs/examples/slurm.sh": "tests/integration/test_slurm.py",
     "uv run": None,  # by hand: it needs uv
-    "python benchmarks/kuhn.py": None,  # half an hour a seed
+    "python -m benchmarks.kuhn": None,  # half an hour a seed
 }
 
 
@@ -138,8 +138,6 @@ def test_a_command_of_the_documents_can_be_given(command: str) -> None:
                 assert "=" in target or f"\n{target}:" in makefile
         case ["python", "-m", module, *options] if module.startswith("benchmarks."):
             assert_benchmark(ROOT / f"{module.replace('.', '/')}.py", options)
-        case ["python", path, *options] if path.startswith("benchmarks/"):
-            assert_benchmark(ROOT / path, options)
 
 
 def parse(name: str, arguments: list[str]) -> None:
@@ -157,8 +155,9 @@ def assert_benchmark(path: Path, options: list[str]) -> None:
     source = path.read_text(encoding="utf-8")
     if path.stem == "gpu_check":  # a line that calls this
         source = (ROOT / "cluster" / "gpu_check" / "run_checks.py").read_text(encoding="utf-8")
-    if "add_arguments(" in source:  # options of several benchmarks
-        source += (ROOT / "benchmarks" / "machine.py").read_text(encoding="utf-8")
+    for call, shared in (("add_arguments(", "machine.py"), ("arguments(__doc__", "seed_runs.py")):
+        if call in source:  # options of several benchmarks
+            source += (ROOT / "benchmarks" / shared).read_text(encoding="utf-8")
     for option in options:
         if option.startswith("--"):
             assert f'"{option}"' in source, f"{path.name} has no {option}"

@@ -10,7 +10,7 @@ import ray
 from actors import engine_process
 from cluster.runtime.ray_session import set_environment
 from spag_ray.config.engine import EngineConfig
-from spag_ray.host.waiting_threads import SPINS, let_them_sleep
+from spag_ray.host.waiting_threads import SPINS, set_before_libraries
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ def test_what_the_environment_says_comes_first(
     monkeypatch: pytest.MonkeyPatch, outside: dict[str, str], spins: str | None
 ) -> None:
     monkeypatch.setattr(os, "environ", outside.copy())
-    let_them_sleep()
+    set_before_libraries({})
     assert os.environ.get("GOMP_SPINCOUNT") == spins
 
 
