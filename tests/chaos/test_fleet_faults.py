@@ -161,11 +161,19 @@ def test_a_node_that_is_drained_while_its_engine_gets_new_weights(
     check_games(folder, "stream.log")
 
 
-def kill_in_the_middle(learner: Any) -> None:
-    """In the learner's process: an engine is killed after the first bucket of the next version."""
+def kill_in_the_middle(learner: Any, is_joint: bool) -> None:
+    """In the learner's process: an engine is killed after the first bucket of the next version. `is_joint`: the channel
+    is broken by that, as one is in which all engines take part in each call."""
     from spag_ray.channels import shared_memory
 
     whole = shared_memory.in_shared_memory
+
+    def breaks(sender: Any) -> bool:
+        sender._is_broken.set()
+        return True
+
+    if is_joint:
+        shared_memory._Sender.abort = breaks  # type: ignore[method-assign]
 
     @contextlib.contextmanager
     def deadly(bucket: Any) -> Iterator[Any]:
@@ -183,8 +191,12 @@ def kill_in_the_middle(learner: Any) -> None:
 
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("local_ray")
-def test_an_engine_that_is_lost_in_the_middle_of_its_weights(tiny_model: Path, words: Path, tmp_path: Path) -> None:
-    """The other engine gets the whole version, and the lost one's successor the version that is played then."""
+@pytest.mark.parametrize("is_joint", [False, True], ids=["each_by_itself", "all_in_one_call"])
+def test_an_engine_that_is_lost_in_the_middle_of_its_weights(
+    tiny_model: Path, words: Path, tmp_path: Path, is_joint: bool
+) -> None:
+    """The other engine gets the whole version, and the lost one's successor the version that is played then. If the
+    channel broke, the other one gets the version by the object store, and the next one by a new channel."""
     config = stream_run(
         tiny_model,
         words,
@@ -198,7 +210,7 @@ def test_an_engine_that_is_lost_in_the_middle_of_its_weights(tiny_model: Path, w
     def three_times(run: Any) -> bool:
         num_joined = len(records_of(folder, "engine_joined"))
         if num_joined == len(calls) < 3 and len(records_of(folder, "sync")) > 3:
-            calls.append(ray.get_actor("learner-run-0").__ray_call__.remote(kill_in_the_middle))
+            calls.append(ray.get_actor("learner-run-0").__ray_call__.remote(kill_in_the_middle, is_joint))
         return num_joined == 3
 
     play(folder, config, three_times)
@@ -209,4 +221,7 @@ def test_an_engine_that_is_lost_in_the_middle_of_its_weights(tiny_model: Path, w
     syncs = records_of(folder, "sync")
     assert [line["version"] for line in syncs] == list(range(1, len(syncs) + 1))
     assert max(line["probe_gap_mean"] for line in syncs) < 1e-3, "no engine plays with half a version"
+    broken = [line["version"] for line in syncs if line["broken_channels"]]
+    print(f"the channel broke in versions {broken} of {len(syncs)}")
+    assert len(broken) == (3 if is_joint else 0)
     check_games(folder, "stream.log")

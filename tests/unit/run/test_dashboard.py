@@ -22,7 +22,7 @@ from spag_ray.config.parts import ClusterConfig
 from spag_ray.results.lines import LINES
 from tests.support.dashboard import panels
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "monitoring.md"
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
 
 
 def test_every_metric_is_in_a_panel() -> None:
