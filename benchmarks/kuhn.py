@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from spag_ray.game.protocol import Solved
 from spag_ray.games.of_config import game_of
 from spag_ray.results.lines import ExploitabilityLine, PlayLine
 from spag_ray.results.metric_lines import MetricLines
+from spag_ray.results.report.measurements import clock_of
 from spag_ray.stages import Stage, StageKind
 
 CONFIG = "configs/kuhn.yaml"
@@ -66,9 +66,9 @@ def run_seed(out: Path, seed: int, overrides: Sequence[str], only: str | None) -
     wanted = {"spag": (spag, common), "published": (published, [*common, *imitated, *PUBLISHED])}
     for name in [only] if only else list(wanted):
         folder, settings = wanted[name]
-        began = time.monotonic()
         train(CONFIG, folder, settings)
-        record[f"{name}_seconds"] = round(time.monotonic() - began, 1)  # of this call
+        clock = clock_of(MetricLines(folder / "metrics.jsonl").typed())
+        record[f"{name}_seconds"] = round(clock.seconds, 1)  # of all calls
         record[name] = stages_of(folder)
         games = {line.stage: line.games for line in lines_of(folder, PlayLine)}  # a resumed round has two lines
         record[f"{name}_games"] = sum(games[stage] for stage in games if Stage.parse(stage).kind is StageKind.ROUND)

@@ -65,7 +65,7 @@ class Status:
     progress: Progress
 
     def __str__(self) -> str:
-        return f"{self.name} | {describe(self.progress, 0.0)}"
+        return f"{self.name} | {describe(self.progress, 0.0, self.progress)}"
 
     __repr__ = __str__
 

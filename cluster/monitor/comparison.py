@@ -23,7 +23,7 @@ from rich.table import Table
 from cluster.runtime.output_files import told_apart_paths
 from spag_ray.errors import InputError, meant
 from spag_ray.game.rules import Outcome, Role
-from spag_ray.results.lines import ExploitabilityLine, HeldOutLine, Line, PlayLine, StepLine
+from spag_ray.results.lines import ExploitabilityLine, HeldOutLine, Line, PlayLine, StepLine, StreamLine
 from spag_ray.results.matches import Match, read_matches
 from spag_ray.results.metric_lines import MetricLines
 from spag_ray.results.report.measurements import clock_of
@@ -70,9 +70,11 @@ def figures_of(folder: Path) -> dict[str, float]:
         found |= exact[-1].figures if exact else {}
         figures |= {prefix + name: value for name, value in found.items()}
     figures |= _of_steps([line for line in typed if isinstance(line, StepLine)])
-    kinds = (StageKind.ROUND, StageKind.STREAM)
-    if rounds := [count for (stage, _), count in plays.items() if Stage.parse(stage).kind in kinds]:
+    streamed = [line.games for line in typed if isinstance(line, StreamLine)]  # sums, those before a resume too
+    if rounds := [count for (stage, _), count in plays.items() if Stage.parse(stage).kind is StageKind.ROUND]:
         figures["games of self-play"] = sum(rounds)
+    elif streamed:
+        figures["games of self-play"] = streamed[-1]
     figures["hours"] = clock_of(lines).seconds / 3600
     return {name: value for name, value in figures.items() if math.isfinite(value)}
 
@@ -100,7 +102,7 @@ def _of_guesses(lines: Sequence[HeldOutLine]) -> dict[str, float]:
     if not alone or not alone[-1].games:
         return {}
     known = alone[-1].could_have_known
-    figures = {"right guesses": alone[-1].right_guesses / alone[-1].games}
+    figures = {"games with a right guess": alone[-1].right_guesses / alone[-1].games}
     return figures if known is None else figures | {"could have known": known}
 
 

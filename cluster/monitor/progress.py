@@ -25,6 +25,7 @@ class ProgressLine:
         self._keep = keep
         self._stage = ""
         self._began = time.perf_counter()
+        self._first = Progress()
         self._last_line = float("-inf")
         self._num_notes = 0
 
@@ -37,7 +38,8 @@ class ProgressLine:
         is_new = progress.stage != self._stage
         if is_new:
             self._stage, self._began = progress.stage, now
-        line = describe(progress, now - self._began)
+            self._first = progress
+        line = describe(progress, now - self._began, self._first)
         if live is not None:
             live.update(Text(line, no_wrap=True, overflow="ellipsis"))
         if is_new or now - self._last_line >= PLAIN_EVERY_S:
@@ -48,19 +50,20 @@ class ProgressLine:
                 self._keep(line)
 
 
-def describe(progress: Progress, stage_seconds: float) -> str:
-    """The line. Rates and the time left are computed from the start of the stage."""
+def describe(progress: Progress, stage_seconds: float, first: Progress) -> str:
+    """The line. Rates and the time left are computed from what came since `first`, what the stage was `stage_seconds`
+    ago: a resumed stage begins with the games in its log."""
     minutes, seconds = divmod(int(progress.seconds), 60)
     parts = [f"{minutes:02d}:{seconds:02d}", progress.stage, *progress.waits]
     if progress.total:
         parts.append(f"{progress.done}/{progress.total} {progress.unit}")
     elif progress.done:  # of a stream, which continues while other stages are shown
         parts.append(f"{progress.done} {progress.unit}")
-    if progress.done and progress.total and stage_seconds > 0:
-        rate = progress.done / stage_seconds
+    if progress.done > first.done and progress.total and stage_seconds > 0:
+        rate = (progress.done - first.done) / stage_seconds
         parts.append(f"{rate:.2f} {progress.unit}/s")
         if progress.num_tokens:
-            parts.append(f"{progress.num_tokens / stage_seconds:.0f} tokens/s")
+            parts.append(f"{(progress.num_tokens - first.num_tokens) / stage_seconds:.0f} tokens/s")
         parts.append(f"{(progress.total - progress.done) / rate:.0f} s left")
     if progress.outcomes:
         games, names = sum(progress.outcomes.values()), GameNames(seats=progress.seats)

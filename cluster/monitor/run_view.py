@@ -31,6 +31,7 @@ from spag_ray.results.lines import (
     Line,
     PlayLine,
     RestartLine,
+    ResumedLine,
     StepLine,
     StreamLine,
     SyncLine,
@@ -105,6 +106,10 @@ class Learned:
 
     def learns(self, number: int) -> None:
         self._learning = number
+
+    def resumed(self) -> None:
+        """What was learned since the last version is lost, and the time since then is no time of a round."""
+        self.newest, self._learning = 0.0, None
 
     def published(self, at: float) -> None:
         if self._learning is not None:
@@ -227,7 +232,8 @@ class RunView:
         if learned is None or self._learned.num_timed == 0:
             return None
         num_left = learned[1] - learned[0]
-        return max(0.0, num_left * self._learned.seconds_each - (now - self._learned.newest))
+        since = now - self._learned.newest if self._learned.newest else 0.0
+        return max(0.0, num_left * self._learned.seconds_each - since)
 
     def _take(self, raw: Mapping[str, Any]) -> None:
         at: float = raw["time"]
@@ -254,6 +260,8 @@ class RunView:
                 self._take_games(line, at)
             case EvaluationLine(row=row):
                 self.evaluations[row.stage, row.task, row.metric] = row
+            case ResumedLine():
+                self._learned.resumed()
             case RestartLine():
                 self.restarts[line.what.replace(".", "-").split("-")[0]] += 1
 

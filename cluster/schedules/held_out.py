@@ -60,7 +60,7 @@ class HeldOutMatches:
         for game in config.games:
             own = [episode for episode in episodes if episode.game == game.full_name]
             if game.guesses or any(turn.word_logprob is not None for each in own for turn in each.turns):
-                report = held_out_report(own)
+                report = held_out_report(own, game.max_guesses)
                 self._ground.recorder.record(HeldOutLine(log, game.full_name, self._ground.version, report))
             new.append(Match.of(*stage.seats, own, game.full_name))
         for role, name, seat in zip(Role, stage.seats, (attacker, defender), strict=True):

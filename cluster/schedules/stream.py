@@ -17,6 +17,7 @@ from cluster.runtime.ray_session import get
 from cluster.schedules.playground import Playground
 from cluster.types import Seat, engine_players
 from spag_ray.episodes.episode import Episode
+from spag_ray.episodes.game_count import GameCount
 from spag_ray.episodes.wire import decode
 from spag_ray.game.words import WordStream
 from spag_ray.results.game_figures import game_figures
@@ -56,7 +57,8 @@ class Stream:
         self._buffer = ground.buffer
         self._seats = seats
         self._began = self._last_batch = time.perf_counter()
-        self._lags = self._counts().lag.copy()  # a resumed stream has counts
+        # A resumed stream has counts.
+        self._lags, self._count_before = self._counts().lag.copy(), self._count()
         self._plays: dict[Ref[int], tuple[int, str]] = {}  # (index, name) of the arena
         for index in range(len(ground.arenas.handles)):
             self._play(index)
@@ -69,15 +71,16 @@ class Stream:
         waited = time.perf_counter()
         with self._ground.split.phase("generate"):
             while (records := self._buffer.get(self._buffer.handle.batch.remote(0.5))) is None:
-                self._ground.status.show_games(what, 0, self._buffer.get(self._buffer.handle.count.remote(STAGE)))
+                self._ground.status.show_games(what, 0, self._count())
                 self._ground.poll_health()
                 self._look_after_arenas()
         now = time.perf_counter()
         waited_s, since_s, self._last_batch = now - waited, now - self._last_batch, now
         self._ground.elastic.learner_waits = waited_s / since_s
         counts = self._counts()
-        total = self._buffer.get(self._buffer.handle.count.remote(STAGE))
-        seconds = now - self._began
+        total, seconds = self._count(), now - self._began
+        num_games = total.num_games - self._count_before.num_games
+        num_tokens = total.num_tokens - self._count_before.num_tokens
         new, self._lags = counts.lag - self._lags, counts.lag.copy()
         episodes, payoffs = [decode(data) for data in records], self._ground.payoffs_of(stage)
         self._ground.recorder.record(
@@ -85,8 +88,8 @@ class Stream:
                 version=self._ground.version,
                 waited_s=round(waited_s, 3),
                 games=total.num_games,
-                tokens_per_s=round(total.num_tokens / seconds, 1),
-                games_per_s=round(total.num_games / seconds, 3),
+                tokens_per_s=round(num_tokens / seconds, 1),
+                games_per_s=round(num_games / seconds, 3),
                 begun=counts.begun,
                 waiting=counts.waiting,
                 evicted=counts.evicted,
@@ -94,7 +97,7 @@ class Stream:
                 repeated=counts.repeated,
                 permits_free=counts.permits_free,
                 lags=dict(sorted(counts.lag.items())),
-                tokens_per_s_per_gpu=self._ground.tokens_per_s_per_gpu(total.num_tokens, seconds),
+                tokens_per_s_per_gpu=self._ground.tokens_per_s_per_gpu(num_tokens, seconds),
                 staleness_mean=round(sum(lag * n for lag, n in new.items()) / new.total(), 3) if new else None,
                 staleness_max=max(new, default=None),
                 figures=game_figures(
@@ -118,6 +121,10 @@ class Stream:
 
     def _counts(self) -> StreamCounts:
         return self._buffer.get(self._buffer.handle.stream_counts.remote())
+
+    def _count(self) -> GameCount:
+        """Of all games of the stream, those before a resume too."""
+        return self._buffer.get(self._buffer.handle.count.remote(STAGE))
 
     def _play(self, index: int) -> None:
         games_in_flight = self._ground.config.self_play.games_in_flight

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import statistics
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.lines import HeldOutLine, HeldOutReport
 from spag_ray.results.metric_lines import MetricLines
+from spag_ray.training_data.game_samples import early_guesses_of
 
 GUESSES = (EndReason.RIGHT_GUESS, EndReason.WRONG_GUESS)
 
@@ -70,9 +71,12 @@ class Knowledge:
     def num_games(self) -> int:
         return len(self._last)
 
-    def add(self, logprobs: Sequence[float | None], claim_is_right: bool | None = None) -> None:
+    def add(
+        self, logprobs: Sequence[float | None], claim_is_right: bool | None = None, early: Container[int] = ()
+    ) -> None:
         """Adds a game: log p at each of the defender's turns, None if a turn was not scored. `claim_is_right`: whether
-        the last turn was a right claim; None if it was no claim."""
+        the last turn was a right claim; None if it was no claim. `early`: places in `logprobs` of wrong claims that
+        did not end the game."""
         for place, value in enumerate(logprobs):
             if place == len(self._logprobs):
                 self._logprobs.append(array("d"))
@@ -81,19 +85,24 @@ class Knowledge:
         scored = [value for value in logprobs if value is not None]
         if scored:
             self._last.append(scored[-1])
-        if claim_is_right is not None and logprobs and (last := logprobs[-1]) is not None:
-            tenth = self._claims[min(int(10 * math.exp(last)), 9)]
-            tenth[0] += 1
-            tenth[1] += claim_is_right
+        for place, value in enumerate(logprobs):
+            is_last = place == len(logprobs) - 1 and claim_is_right is not None
+            if value is not None and (is_last or place in early):
+                tenth = self._claims[min(int(10 * math.exp(value)), 9)]
+                tenth[0] += 1
+                tenth[1] += is_last and bool(claim_is_right)
 
-    def add_episode(self, episode: Episode) -> None:
-        """Adds the turns of an episode, up to the one that decided it."""
+    def add_episode(self, episode: Episode, early: Container[int] = ()) -> None:
+        """Adds the turns of an episode, up to the one that decided it. `early`: the indices of its wrong guesses that
+        did not end it."""
         read = episode.turns[: episode.verdict.length]
         guesser = next((turn.role for turn in read if turn.word_logprob is not None), Role.DEFENDER)
         is_claim = episode.verdict.end_reason in GUESSES and bool(read) and read[-1].role is guesser
+        own = [index for index, turn in enumerate(read) if turn.role is guesser]
         self.add(
-            [turn.word_logprob for turn in read if turn.role is guesser],
+            [read[index].word_logprob for index in own],
             episode.verdict.end_reason == EndReason.RIGHT_GUESS if is_claim else None,
+            [place for place, index in enumerate(own) if index in early],
         )
 
     def turns(self) -> list[KnownTurn]:
@@ -124,18 +133,20 @@ def _summary(number: int, logprobs: Sequence[float]) -> KnownTurn:
     )
 
 
-def held_out_report(episodes: Iterable[Episode]) -> HeldOutReport:
-    """The report of games on held-out words: guesses, traps, and what the defender could have known."""
+def held_out_report(episodes: Iterable[Episode], max_guesses: int = 1) -> HeldOutReport:
+    """The report of games on held-out words: guesses, traps, and what the defender could have known. `max_guesses`:
+    game.max_guesses; above 1, wrong guesses that did not end a game are counted too."""
     known = Knowledge()
     games = guesses = right = wins = traps = 0
     for episode in episodes:
         reason, is_win = episode.verdict.end_reason, episode.verdict.outcome is Outcome.ATTACKER_WINS
+        early = early_guesses_of(episode) if max_guesses > 1 else []
         games += 1
-        guesses += reason in GUESSES
+        guesses += (reason in GUESSES) + len(early)
         right += reason == EndReason.RIGHT_GUESS
         wins += is_win
         traps += is_win and reason == EndReason.SAID_WORD
-        known.add_episode(episode)
+        known.add_episode(episode, early)
     last = known.last_turn()
     return HeldOutReport(
         games=games,

@@ -113,7 +113,7 @@ def card_text(files: RunFiles, stage: Stage, base: BaseModel) -> str:
         "engine = vllm.LLM(PATH)\n"
         "```\n",
         _settings(files),
-        _results(files, str(stage.of_all_policies)),
+        _results(files, stage),
         f"## Licence\n\n{_licence(base)}\n",
     ]
     return "\n".join(section for section in sections if section)
@@ -145,12 +145,14 @@ def _settings(files: RunFiles) -> str:
     return "## Training\n\nThe run's config.yaml has all settings.\n\n" + _table(("setting", "value"), lines)
 
 
-def _results(files: RunFiles, name: str) -> str:
-    """What matches.json, evaluations.json and metrics.jsonl have of this stage; "" if they have nothing."""
+def _results(files: RunFiles, stage: Stage) -> str:
+    """What matches.json, evaluations.json and metrics.jsonl have of this stage; "" if they have nothing. Two separate
+    policies play together, under the name of the stage, and each has task results of its own."""
+    name = str(stage.of_all_policies)
     parts = []
     for game in files.games:
         parts += _of_game(files, name, game)
-    if rows := [row for row in files.evaluations if row.stage == name]:
+    if rows := [row for row in files.evaluations if row.stage in (name, str(stage))]:
         lines = [
             f"| {_cell(row.task)} | {_cell(row.metric)} | {score_text(row, scale_of(row.metric, [row.value]))} | "
             f"{row.num_samples} |"

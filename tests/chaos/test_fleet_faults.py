@@ -173,7 +173,7 @@ def kill_in_the_middle(learner: Any, is_joint: bool) -> None:
         return True
 
     if is_joint:
-        shared_memory._Sender.abort = breaks  # type: ignore[method-assign]
+        shared_memory._Sender.abort = breaks  # type: ignore[assignment, method-assign]
 
     @contextlib.contextmanager
     def deadly(bucket: Any) -> Iterator[Any]:

@@ -131,7 +131,7 @@ def known_tables(transcripts: Transcripts) -> Markup:
         rows.append(
             [
                 Stage.parse(stage).title,
-                f"{ends[_RIGHT]} of {ends[_RIGHT] + ends[_WRONG]}",
+                f"{ends[_RIGHT]} of {ends[_RIGHT] + ends[_WRONG] + transcripts.num_early[stage]}",
                 f"{ends[_TRAP]} of {counts[stage].outcomes[Outcome.ATTACKER_WINS]}",
                 *(_percent(turns[number].mean_p) if number in turns else "-" for number in range(1, num_turns + 1)),
             ]

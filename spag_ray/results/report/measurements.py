@@ -27,6 +27,7 @@ from spag_ray.results.lines import (
     SyncLine,
 )
 from spag_ray.results.metric_lines import MetricLines
+from spag_ray.results.pauses import Pauses
 from spag_ray.results.report.thinned import Row, Thinned
 from spag_ray.stages import Stage
 
@@ -41,7 +42,6 @@ STEP_FIELDS = (
     "attacker_weight",
     "defender_weight",
 )
-LONGEST_SILENCE_S = 300.0  # a longer gap before a resume counts as a pause
 NUM_BINS = 90
 
 
@@ -217,13 +217,12 @@ def _drawn(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def clock_of(lines: Iterable[tuple[float, object]]) -> Clock:
+def clock_of(lines: Iterable[tuple[float, Line | None]]) -> Clock:
     """Of (time, line) in the order of the file."""
     began = ended = None
-    pauses = []
+    pauses = Pauses()
     for time, line in lines:
         began = time if began is None else began
-        if ended is not None and isinstance(line, SetAsideLine | ResumedLine) and time - ended > LONGEST_SILENCE_S:
-            pauses.append((ended, time))
         ended = time if ended is None else max(ended, time)
-    return Clock() if began is None or ended is None else Clock(began, ended, tuple(pauses))
+        pauses.take(time, line)
+    return Clock() if began is None or ended is None else Clock(began, ended, tuple(pauses.found))

@@ -169,7 +169,10 @@ def payoff_table(transcripts: Transcripts, game: GameNames) -> Markup:
 
 
 def _mean(payoffs: Payoffs | None) -> str:
-    return "-" if payoffs is None else f"{payoffs.mean:+.3f} ± {payoffs.margin:.3f}"
+    if payoffs is None:
+        return "-"
+    margin = payoffs.margin
+    return f"{payoffs.mean:+.3f}" + ("" if margin is None else f" ± {margin:.3f}")
 
 
 def matrix_figure(

@@ -132,7 +132,8 @@ def read_run(folder: Path, decode: Decode | None, max_games: int, put: Callable[
         lambda block: put(f"block-{next(numbers)}", block),
         files.games,
     )
-    transcripts = read_transcripts(folder / "episodes", packer, max_games)
+    several = {each.full_name for each in files.config.games if each.max_guesses > 1} if files.config else set()
+    transcripts = read_transcripts(folder / "episodes", packer, max_games, several)
     return Gathered(files.with_games(transcripts.of_games), measured, transcripts, packer, time.time())
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from spag_ray.results.curves import Axis, Curves
-from spag_ray.results.lines import ResumedLine, SetAsideLine
 from spag_ray.results.metric_lines import MetricLines
-from spag_ray.results.report.measurements import LONGEST_SILENCE_S
+from spag_ray.results.pauses import Pauses
 from spag_ray.results.report.thinned import Thinned
 
 
@@ -28,7 +27,7 @@ class RunCurves:
         self._curves: dict[str, tuple[Axis, Thinned]] = {}
         self._began: float | None = None
         self._ended = 0.0
-        self._paused_s = 0.0
+        self._pauses = Pauses()
 
     def read(self) -> None:
         """Takes the lines that were written since the last call."""
@@ -38,12 +37,11 @@ class RunCurves:
         for time, line in self._lines.typed():
             if self._began is None:
                 self._began = self._ended = time
-            if isinstance(line, SetAsideLine | ResumedLine) and time - self._ended > LONGEST_SILENCE_S:
-                self._paused_s += time - self._ended
+            self._pauses.take(time, line)
             self._ended = max(self._ended, time)
             if (points := self._points.points(time, line)) is None:
                 continue
-            seconds = max(0.0, time - self._began - self._paused_s)
+            seconds = max(0.0, time - self._began - self._pauses.seconds)
             for name, value in points.values.items():
                 if not isinstance(value, str):  # a text is an event
                     _, rows = self._curves.setdefault(name, (points.axis, Thinned()))

@@ -6,7 +6,7 @@ import heapq
 import math
 import zlib
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +18,9 @@ from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.could_have_known import Knowledge
 from spag_ray.results.report.packing import Packer
 from spag_ray.stages import STREAM
+from spag_ray.training_data.game_samples import early_guesses_of
+
+FEWEST_GAMES = 5  # for an interval
 
 
 @dataclass
@@ -38,23 +41,31 @@ class Payoffs:
         return self.total / self.num_games
 
     @property
-    def margin(self) -> float:
-        """Half the width of the mean's 95% interval, from the normal distribution."""
-        variance = max(0.0, self.squares / self.num_games - self.mean**2)
-        return 1.96 * math.sqrt(variance / self.num_games)
+    def margin(self) -> float | None:
+        """Half the width of the mean's 95% interval, Student's; None of fewer than FEWEST_GAMES games, or if all were
+        paid the same."""
+        from scipy.special import stdtrit
+
+        squares = self.squares - self.num_games * self.mean**2
+        if self.num_games < FEWEST_GAMES or squares <= 1e-9 * self.squares:
+            return None
+        error = math.sqrt(squares / (self.num_games - 1) / self.num_games)
+        return error * float(stdtrit(self.num_games - 1, 0.975))
 
 
 @dataclass
 class Transcripts:
     """Counts of all games. `counts`: by stage. `payoffs`: by stage and seat, of games in which the game itself says
     what it pays. `by_version`: games of a stream, by the newest version that played in them. `known`: for stages whose
-    games were scored. `num_sampled`: tokens of turns that were sampled from weights, not scripted. `faults`: {log: what
-    is wrong with it}. `of_games`: {game: its counts}."""
+    games were scored. `num_early`: wrong guesses that did not end their games, by stage. `num_sampled`: tokens that were
+    sampled from weights, neither scripted nor forced. `faults`: {log: what is wrong with it}. `of_games`: {game: its
+    counts}."""
 
     counts: dict[str, GameCount] = field(default_factory=dict)
     payoffs: dict[str, dict[Role, Payoffs]] = field(default_factory=dict)
     by_version: dict[int, Counter[Outcome]] = field(default_factory=dict)
     known: dict[str, Knowledge] = field(default_factory=dict)
+    num_early: Counter[str] = field(default_factory=Counter)
     num_sampled: int = 0
     faults: dict[str, str] = field(default_factory=dict)
     of_games: dict[str, Transcripts] = field(default_factory=dict)
@@ -71,22 +82,24 @@ class Transcripts:
     def num_tokens(self) -> int:
         return sum(count.num_tokens for count in self.counts.values())
 
-    def count(self, stage: str, episode: Episode) -> None:
+    def count(self, stage: str, episode: Episode, has_several_guesses: bool) -> None:
+        early = early_guesses_of(episode) if has_several_guesses else []
+        self.num_early[stage] += len(early)
         self.counts.setdefault(stage, GameCount()).add(episode)
-        self.num_sampled += sum(turn.num_tokens for turn in episode.turns if turn.is_sampled)
+        self.num_sampled += sum(turn.num_sampled for turn in episode.turns if turn.is_sampled)
         for role, payoff in zip(Role, episode.verdict.payoffs or (), strict=False):
             if payoff is not None:
                 self.payoffs.setdefault(stage, {}).setdefault(role, Payoffs()).add(payoff)
         if any(turn.word_logprob is not None for turn in episode.turns):
-            self.known.setdefault(stage, Knowledge()).add_episode(episode)
+            self.known.setdefault(stage, Knowledge()).add_episode(episode, early)
         if stage == str(STREAM) and episode.turns:
             version = max(turn.first_version for turn in episode.turns)
             self.by_version.setdefault(version, Counter())[episode.verdict.outcome] += 1
 
 
-def read_transcripts(folder: Path, packer: Packer, max_games: int) -> Transcripts:
+def read_transcripts(folder: Path, packer: Packer, max_games: int, several_guesses: Container[str] = ()) -> Transcripts:
     """Reads every log of `folder`. If there are more than `max_games` games, a sample is packed: the same share of each
-    stage, and at least one game of each."""
+    stage, and at least one game of each. `several_guesses`: names of games with game.max_guesses above 1."""
     found = Transcripts()
     logs = stage_logs(folder)
     chosen = _sample(
@@ -95,8 +108,9 @@ def read_transcripts(folder: Path, packer: Packer, max_games: int) -> Transcript
     for stage, path in logs.items():
         faults = StageFaults()
         for place, episode in read_stage(path, faults):
-            found.count(stage, episode)
-            found.of_games.setdefault(episode.game, Transcripts()).count(stage, episode)
+            has_several = episode.game in several_guesses
+            found.count(stage, episode, has_several)
+            found.of_games.setdefault(episode.game, Transcripts()).count(stage, episode, has_several)
             if chosen is None or place in chosen[stage]:
                 packer.add(stage, episode)
         if faults:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import time
 from collections import Counter
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -187,11 +189,13 @@ def test_a_line_of_a_stream_has_the_staleness_of_the_games_that_came_since_the_l
     split = TimeSplit()
     answers: dict[str, Any] = {
         "stream_counts": counts,
-        "count": GameCount(num_tokens=80),
+        "count": GameCount(outcomes=Counter({Outcome.TIED: 500}), num_tokens=10_000),
         "batch": [encode(game(number, Outcome.TIED)) for number in range(4)],
         "repeated": set(),
     }
-    methods = {name: SimpleNamespace(remote=lambda *_, found=found: found) for name, found in answers.items()}
+    methods = {
+        name: SimpleNamespace(remote=lambda *_, found=found: copy.deepcopy(found)) for name, found in answers.items()
+    }
     parts: Any = dict.fromkeys(Playground.__dataclass_fields__)
     parts |= {
         "config": parse_config(
@@ -210,12 +214,18 @@ def test_a_line_of_a_stream_has_the_staleness_of_the_games_that_came_since_the_l
         "split": split,
     }
     stream = Stream(Playground(**parts), {})
+    answers["count"].num_tokens += 100
+    answers["count"].outcomes[Outcome.TIED] += 4
+    time.sleep(0.01)
     counts.lag.update({1: 3, 2: 1})
     assert [episode.number for episode in stream.next_batch(Stage.of_round(1), "play")[0]] == [0, 1, 2, 3]
     stream.next_batch(Stage.of_round(2), "play")
     first, second = lines
     assert (first.staleness_mean, first.staleness_max) == (1.25, 2)
     assert (second.staleness_mean, second.staleness_max) == (None, None), "no episode was counted since"
+    assert first.games == 504
+    assert 0 < first.games_per_s <= 4 / 0.01, "of this attempt"
+    assert first.tokens_per_s == pytest.approx(25 * first.games_per_s, rel=0.01)
     assert first.figures.tie_share == 1.0
     assert first.figures.reward_mean == {"attacker": -0.5, "defender": -0.25}
     assert second.figures.reward_mean == {}, "the second round pays ties nothing"

@@ -137,7 +137,7 @@ def test_the_display_says_what_each_part_waits_for_and_how_long(monkeypatch: pyt
     board.waits_for("learner", "importing")
     now += 3
     shown = board.progress(is_paused=False)
-    assert describe(shown, 15.0) == (
+    assert describe(shown, 15.0, shown) == (
         "00:15 | starting engines and learner | learner: importing, 15 s | engine-policy-0: loading the model, 3 s | v0"
     )
     board.waits_for("learner", None)

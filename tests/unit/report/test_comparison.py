@@ -73,7 +73,7 @@ def test_a_runs_figures_are_those_of_its_newest_stage(two: tuple[Path, Path]) ->
     assert found["score against imitated"] == pytest.approx((1 + 0.5 + 0.5 + 0) / 4)
     shares = {name: found[f"{name} against itself"] for name in ("attacker wins", "defender wins", "ties", "breaches")}
     assert shares == {"attacker wins": 0.5, "defender wins": 0.25, "ties": 0.25, "breaches": 0.0}
-    assert found["right guesses"] == 0.25, "against itself, not in its matches"
+    assert found["games with a right guess"] == 0.25, "against itself, not in its matches"
     assert found["entropy of the last stage"] == 1.5
     assert "kl of the last stage" not in found, "it was not measured"
     assert (found["games of self-play"], found["hours"]) == (30, 1.0)

@@ -115,6 +115,17 @@ def test_a_stages_line_counts_guesses_traps_and_what_could_have_been_known() -> 
     assert parse_line({"time": 1.0, "kind": "held_out", **written.values()}) == written
 
 
+def test_of_several_guesses_all_count_not_only_the_one_that_was_right() -> None:
+    several = game("It purrs.", WRONG, "Fur.", "Hm.", "It says meow.", RIGHT, known=(0.35, 0.4, 0.35))
+    verdict = replace(several.verdict, outcome=Outcome.DEFENDER_WINS, end_reason=EndReason.RIGHT_GUESS, turn=5)
+    several = replace(several, verdict=replace(verdict, length=6))
+    line = held_out_report([several], max_guesses=2)
+    assert (line.guesses, line.right_guesses) == (2, 1)
+    found = Knowledge()
+    found.add_episode(several, [1])
+    assert [(tenth.low, tenth.claims, tenth.right) for tenth in found.tenths() if tenth.claims] == [(0.3, 2, 1)]
+
+
 def test_what_cannot_be_counted_is_left_out() -> None:
     line = HeldOutLine("eval-base", "taboo", 0, held_out_report([game("It is a cat.")]))
     assert line.report.scored_games == 0

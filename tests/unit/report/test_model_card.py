@@ -165,3 +165,13 @@ def test_a_model_of_two_games_has_the_results_of_each(tmp_path: Path) -> None:
     assert "`game.name`" not in text
     assert text.index("### Adversarial Taboo") < text.index("attacker v defender") < text.index("### kuhn")
     assert text.index("### kuhn") < text.index("first v second") < text.index("exact figure of kuhn")
+
+
+def test_each_of_two_separate_policies_has_its_own_task_results(tmp_path: Path) -> None:
+    run = placed("rounds", tmp_path)
+    add_model(run, "spag-1-attacker", "spag-1-defender")
+    rows = [Evaluation(f"spag-1-{seat}", f"task_{seat}", "acc", 0.5, 0.1, 10, 0) for seat in ("attacker", "defender")]
+    write_evaluations(run / "evaluations.json", rows)
+    write_cards(run, BASE)
+    assert "task_attacker" in card_of(run, "spag-1-attacker")
+    assert "task_defender" not in card_of(run, "spag-1-attacker")

@@ -118,6 +118,21 @@ def test_time_left_goes_by_what_the_rounds_before_took() -> None:
     assert view.seconds_left(250.0) == 60.0
 
 
+def test_a_resumed_run_has_trained_on_no_more_than_before_and_its_pause_is_no_time_of_a_round() -> None:
+    config = parse_config({"self_play": {"rounds": 6}})
+    lines: list[dict[str, Any]] = [{"time": 100.0, "kind": "sync", "policy": "policy", "version": 1, "seconds": 1.0}]
+    for number, at in ((1, 400.0), (2, 700.0), (3, 1000.0)):
+        lines.append({"time": at - 5, "kind": "step", "stage": f"spag-{number}", "policy": "policy", "step": 1})
+        lines.append({"time": at, "kind": "sync", "policy": "policy", "version": 1 + number, "seconds": 1.0})
+    at = 36_900.0
+    lines[-1] = {"time": at, "kind": "resumed", "stage": "spag-2", "checkpoint": "spag-2", "version": 3}
+    assert view_of(lines, config).seconds_left(at) == 4 * 300
+    lines.append({"time": at, "kind": "sync", "policy": "policy", "version": 4, "seconds": 1.0})
+    view = view_of(lines, config)
+    assert view.learned() == (2, 6), "the third round was not trained on to its end"
+    assert view.seconds_left(at) == 4 * 300
+
+
 def test_a_stream_of_two_policies_shows_staleness_both_learners_and_restarts() -> None:
     config = {"policies": "separate", "schedule": "stream", "stream": {"games_per_version": 32, "max_lag": 2}}
     view = view_of(streaming(), parse_config({**config, "self_play": {"games_per_round": 64, "rounds": 2}}))
