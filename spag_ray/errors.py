@@ -114,7 +114,10 @@ class EngineGoneError(EngineError):
 
 
 class WeightSyncError(SpagError):
-    """New weights arrived incomplete or damaged."""
+    """New weights arrived incomplete or damaged. `stopped`: the names of engines that were stopped because they did not
+    take them."""
+
+    stopped: tuple[str, ...] = ()
 
 
 class LearnerError(SpagError):

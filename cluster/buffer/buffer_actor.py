@@ -11,7 +11,7 @@ import asyncio
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -67,6 +67,7 @@ class BufferActor(Actor):
         self._buffer = ReplayBuffer(folder, lease)
         self._changed = asyncio.Event()
         self._is_open = False
+        self._spec: StreamSpec | None = None
         self._writing = asyncio.Lock()
         self._unwritten: dict[str, dict[int, bytes]] = {}
         self._leases = LeaseLog(self._folder / "stream.leases.jsonl")
@@ -151,6 +152,16 @@ class BufferActor(Actor):
             write_atomically(self._spec_path, _spec_as_json(spec))
         self._tell()
 
+    @actor_method
+    async def meet(self, opponents: Opponents) -> None:
+        """Games that are given out from now on are against these; also after a restart of this process."""
+        await self._ready()
+        assert self._spec is not None
+        self._spec = replace(self._spec, opponents=opponents)
+        self._stream.meet(opponents)
+        self._buffer.check_lease()
+        write_atomically(self._spec_path, _spec_as_json(self._spec))
+
     async def _ready(self, *stages: str) -> None:
         """Wait while a log is read. The first call after a start reopens the stream that was open; `stages` are read if
         they are not in memory. The caller may then use the buffer until it waits for something else."""
@@ -168,6 +179,7 @@ class BufferActor(Actor):
     def _begin(self, spec: StreamSpec, cursor: Mapping[str, Any] | None, leases: Leases | None = None) -> None:
         """Runs in a thread; the caller holds `_reading`, so nothing else uses the buffer."""
         self._buffer.check_lease(now=True)
+        self._spec = spec
         stream = GameStream(spec.words, spec.config, spec.versions, spec.seed, spec.opponents)
         self._buffer.open_stream(stream, cursor, leases)
         self._leases.begin(stream.leases())

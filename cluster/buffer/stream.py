@@ -320,6 +320,10 @@ class GameStream:
         """The numbers of those taken episodes that an earlier version was trained on too."""
         return set(self._repeated)
 
+    def meet(self, seats: Callable[[int], tuple[str, str]]) -> None:
+        """Games that are given out from now on have these players."""
+        self._seats = seats
+
     def advance(self, versions: Mapping[str, int]) -> None:
         """Call when the taken games are trained on and new weights are published: {policy: version}. A repeated call
         does nothing."""

@@ -121,7 +121,9 @@ class Answers(Generic[R]):
         raises WeightSyncError with `failure` and the reason of each."""
         if self.refused and not self.found:
             reasons = "; ".join(self.lost[engine] for engine in self.refused)
-            raise WeightSyncError(f"{failure}{reasons}; these engines were stopped")
+            error = WeightSyncError(f"{failure}{reasons}; these engines were stopped")
+            error.stopped = tuple(engine.name for engine in self.lost)
+            raise error
 
 
 def gather(

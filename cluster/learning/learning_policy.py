@@ -65,7 +65,9 @@ class LearningPolicy:
         self._probe = probe
         self._reservation = reservation
         self._published: Published | None = None
-        self._kept: tuple[str, int] | None = None  # a folder with the learner's weights, and the version they become
+        # A folder with the learner's weights, and the version that they are or become; whether they are it already.
+        self._kept: tuple[str, int] | None = None
+        self._is_published = False
         self._direct: DirectChannel | None = None
         self.training = PolicyTraining(name, roles, config, folder, model, recorder)
 
@@ -118,7 +120,7 @@ class LearningPolicy:
         """Train on the policy's part of a stage. Raises LearnerError if too many steps in a row had no finite
         gradient."""
         assert self.learners is not None
-        self._kept = None
+        self._kept, self._is_published = None, False
         self.training.learn(self.learners, training_stage, show)
 
     def export(self) -> None:
@@ -141,7 +143,7 @@ class LearningPolicy:
         with self._learners_to_blame():
             report, lost = self._hand_out(self._published.exported, engines, gate)
         self._published.report = report
-        self.version = self._published.exported.version
+        self.version, self._is_published = self._published.exported.version, True
         return lost
 
     def verify_weights(self, engines: Sequence[Engine]) -> dict[Engine, str]:
@@ -233,12 +235,17 @@ class LearningPolicy:
 
     @contextlib.contextmanager
     def _learners_to_blame(self) -> Iterator[None]:
-        """Turn a WeightSyncError into LearnersLostError if a learner rank has died: that is the cause."""
+        """Turn a WeightSyncError into LearnersLostError if a learner rank has died: that is the cause, and the engines
+        that were stopped have not failed."""
         try:
             yield
-        except WeightSyncError:
+        except WeightSyncError as refused:
             if (learners := self.learners) is not None:
-                learners.check_alive(wait_s=5.0)
+                try:
+                    learners.check_alive(wait_s=5.0)
+                except LearnersLostError as error:
+                    error.stopped = error.stopped or refused.stopped
+                    raise
             raise
 
     def saved(self, stage: Stage) -> Path:
@@ -250,8 +257,12 @@ class LearningPolicy:
         assert self.learners is not None
         self.learners.save_model(str(folder), adapter_alone)
         if not adapter_alone:
-            self._kept = str(folder), self.next_version
+            self.is_saved_in(folder)
         return str(folder)
+
+    def is_saved_in(self, folder: Path) -> None:
+        """A model folder has the learner's weights."""
+        self._kept = str(folder), self.version if self._is_published else self.next_version
 
     def save_state(self, folder: Path) -> None:
         """Save the learner group's whole state, to resume from."""
@@ -263,6 +274,7 @@ class LearningPolicy:
         """`part_of`: the stream that the state was saved in, if any; its next part continues the same schedule, if this
         policy had begun it."""
         assert self.learners is not None
+        self._kept, self._is_published = None, False
         self.training.load(folder / self.name, self.learners.load_state(str(folder / self.name)), part_of)
 
     @property

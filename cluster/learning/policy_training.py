@@ -59,6 +59,7 @@ class PolicyTraining:
         """The learners are new: they hold nothing, and have seen nothing."""
         self.held = Held()
         self._num_rows_taken = 0  # SFT rows, in all stages
+        self._num_skipped = 0  # steps in a row, in all stages: a version of a stream may have fewer than end a run
 
     def learn(self, learners: LearnerGroup, training_stage: TrainingStage, show: ShowStep) -> None:
         """Train on the policy's part of a stage. Raises LearnerError if too many steps in a row had no finite
@@ -82,7 +83,6 @@ class PolicyTraining:
         batches = spread(stage_progress.games, training_stage.batch_games, num_steps)
         if not training_stage.spec.is_part:
             self.stage_progress = stage_progress
-        num_skipped = 0
         for step in range(stage_progress.num_steps_done, num_steps):
             if training_stage.one_pass:
                 rows_per_step = (step + 1) * len(sft) // num_steps - step * len(sft) // num_steps
@@ -93,12 +93,12 @@ class PolicyTraining:
             self._recorder.record(StepLine(stage, self._name, report))
             stage_progress.num_steps_done = step + 1
             show(f"{stage}: learn", step + 1, num_steps, report.loss)
-            num_skipped = num_skipped + 1 if report.skipped else 0
+            self._num_skipped = self._num_skipped + 1 if report.skipped else 0
             if report.skipped:
                 self._dump(stage, batches[step], report)
-            if num_skipped == self._config.learner.max_skipped_steps:
+            if self._num_skipped == self._config.learner.max_skipped_steps:
                 raise LearnerError(
-                    f"{stage}: {num_skipped} steps in a row had no finite gradient (loss {report.loss}) and were "
+                    f"{stage}: {self._num_skipped} steps in a row had no finite gradient (loss {report.loss}) and were "
                     f"skipped; the batches are in {self._folder / 'skipped'}; lower the learning rate, or look at the "
                     "games"
                 )
@@ -237,5 +237,6 @@ class PolicyTraining:
         moved_before = json.loads(moved.read_text(encoding="utf-8"))["moved_before"] if moved.exists() else None
         self.held = Held(begun, moved_before and Stage.parse(moved_before))
         self.saved_progress, self.stage_progress = saved_in(folder), None
+        self._num_skipped = 0
         rows = folder / "rows.json"
         self._num_rows_taken = json.loads(rows.read_text(encoding="utf-8"))["taken"] if rows.exists() else 0

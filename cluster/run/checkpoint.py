@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.fleet.publisher import published_in
+from cluster.runtime.output_files import free_name
 from spag_ray.config.parts import CheckpointConfig
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.stage_logs import stage_of
@@ -265,8 +266,7 @@ def set_aside(episodes: Path, state: RunState, config: RunConfig) -> list[str]:
     moved = []
     for path in sorted(episodes.glob("*.log")) if episodes.is_dir() else []:
         if not belongs(stage_of(path), state, config):
-            target = path.with_name(f"{path.name}.given-up-{state.order}")
-            path.replace(target)
+            path.replace(free_name(path.with_name(f"{path.name}.given-up-{state.order}")))
             moved.append(path.name)
     return moved
 

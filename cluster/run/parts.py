@@ -216,7 +216,7 @@ def _start_buffer(config: RunConfig, lease: FolderLease) -> BufferHandle:
         name=f"buffer-{lease.folder.name}",
         num_cpus=0,
         max_concurrency=1024,
-        max_restarts=config.supervision.max_restarts,
+        max_restarts=-1,  # Ray's number is of the actor's whole life; RestartBudget counts restarts within a time
         max_task_retries=-1,
     )
     handle: BufferHandle = actor.remote(str(lease.folder / "episodes"), lease)

@@ -159,7 +159,7 @@ def stream_rounds(run: Trainer, state: RunState, sft: list[Sample], averages: Ro
                 run.learn(learned)
                 run.publish()
                 state = averages.added_to(replace(state, parts=part + 1, stream=stream.learned()))
-                run.new_version(state)
+                run.new_version(state, stream)
                 if place == versions_per_round:
                     state = replace(state, stage=str(stage), rounds=round_number)
                 if place == versions_per_round or run.checkpoint_is_due(part + 1):

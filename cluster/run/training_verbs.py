@@ -194,6 +194,8 @@ class Trainer:
             return  # the learners' weights are of no stage's end
         stage = Stage.parse(state.stage)
         if all(is_complete(policy.saved(stage)) for policy in self._parts.policies):
+            for policy in self._parts.policies:
+                policy.is_saved_in(policy.saved(stage))
             return
         self._parts.status.note(f"the model of {stage} is missing: it is saved again, from the checkpoint")
         self._parts.publisher.wake_learners()
@@ -208,12 +210,15 @@ class Trainer:
         self._parts.league.start()
         self.new_version(state)
 
-    def new_version(self, state: RunState) -> None:
-        """Call after a publish: the league may keep the version, and draws past versions for its engines."""
+    def new_version(self, state: RunState, stream: Stream | None = None) -> None:
+        """Call after a publish: the league may keep the version, and draws past versions for its engines. `stream`: the
+        one that goes on meanwhile; its next games are against these."""
         num_done = state.parts if self.config.schedule == "stream" else state.rounds
         # Weights from the middle of a stage never become opponents.
         with self._split.phase("sync"):  # engines may load past versions
             self._parts.league.new_version(num_done + self.config.imitation.enabled, may_keep=not self.is_mid_stage())
+            if stream is not None:
+                stream.meet(self._parts.league.opponents())
 
     def record_opponents(self, stage: Stage, episodes: list[Episode]) -> None:
         """Who won against whom in games of this stage."""

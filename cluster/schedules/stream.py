@@ -39,7 +39,7 @@ def streaming(
     resumed = None if cursor is None else {**cursor, "versions": versions}
     ground.buffer.get(ground.buffer.handle.open_stream.remote(spec, resumed))
     ground.buffer_metrics.sample(now=True)
-    stream = Stream(ground, seats)
+    stream = Stream(ground, seats, opponents)
     try:
         yield stream
     finally:
@@ -52,7 +52,8 @@ def streaming(
 class Stream:
     """The learner's side of play that runs in parallel with it."""
 
-    def __init__(self, ground: Playground, seats: Mapping[str, Seat]) -> None:
+    def __init__(self, ground: Playground, seats: Mapping[str, Seat], opponents: Opponents) -> None:
+        self._opponents = opponents
         self._ground = ground
         self._buffer = ground.buffer
         self._seats = seats
@@ -110,6 +111,12 @@ class Stream:
             )
         )
         return episodes, self._buffer.get(self._buffer.handle.repeated.remote())
+
+    def meet(self, opponents: Opponents) -> None:
+        """Games that begin from now on are against these."""
+        if opponents != self._opponents:
+            self._opponents = opponents
+            self._buffer.get(self._buffer.handle.meet.remote(opponents))
 
     def learned(self) -> dict[str, Any]:
         """Call when the batch is trained on and the new weights are published; returns the buffer's cursor."""

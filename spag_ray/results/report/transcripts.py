@@ -57,9 +57,9 @@ class Payoffs:
 class Transcripts:
     """Counts of all games. `counts`: by stage. `payoffs`: by stage and seat, of games in which the game itself says
     what it pays. `by_version`: games of a stream, by the newest version that played in them. `known`: for stages whose
-    games were scored. `num_early`: wrong guesses that did not end their games, by stage. `num_sampled`: tokens that were
-    sampled from weights, neither scripted nor forced. `faults`: {log: what is wrong with it}. `of_games`: {game: its
-    counts}."""
+    games were scored. `num_early`: wrong guesses that did not end their games, by stage. `num_sampled`: tokens sampled
+    from weights, neither scripted nor forced. `faults`: {log: what is wrong with it}. `of_games`: {game: its counts}.
+    """
 
     counts: dict[str, GameCount] = field(default_factory=dict)
     payoffs: dict[str, dict[Role, Payoffs]] = field(default_factory=dict)

@@ -13,13 +13,13 @@ import pytest
 
 from cluster.learning import learning_policy
 from cluster.learning.direct_channel import Answers
-from cluster.learning.learning_policy import LearningPolicy, TrainingStage
+from cluster.learning.learning_policy import LearningPolicy, Published, TrainingStage
 from cluster.learning.training_stage import StageProgress
 from cluster.tracking.recorder import Recorder
 from cluster.types import Engine
 from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
-from spag_ray.errors import EngineError, LearnerError
+from spag_ray.errors import EngineError, LearnerError, LearnersLostError
 from spag_ray.game.rules import Role
 from spag_ray.results.lines import SyncReport
 from spag_ray.stages import IMITATED, LEARN, Stage
@@ -134,6 +134,22 @@ def test_a_skipped_step_is_written_down_with_its_episodes_and_the_run_goes_on(tm
 def test_three_skipped_steps_in_a_row_end_the_run_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(LearnerError, match=r"3 steps in a row had no finite gradient \(loss nan\)"):
         learned(tmp_path, bad={2, 3, 4})
+
+
+def test_skipped_steps_in_a_row_count_through_the_versions_of_a_stream(tmp_path: Path) -> None:
+    policy = LearningPolicy("policy", tuple(Role), RunConfig(), tmp_path, "model", Recorder(tmp_path))
+    fake: Any = FakeLearners({1, 3, 4, 5})
+    fake.step = lambda games, sft, at_start: FakeLearners.step(fake, games, sft, at_start=not fake.steps)
+    policy.learners = fake
+    spec = replace(SPEC, num_steps=20, name="stream", is_part=True)
+
+    def learn(part: int) -> None:
+        policy.learn(TrainingStage(Stage.of_round(1), spec, games(2), [], 2, part=part), lambda *_: None)
+
+    for part in range(4):
+        learn(part)
+    with pytest.raises(LearnerError, match="3 steps in a row"):
+        learn(4)
 
 
 def test_the_first_steps_games_are_not_scored_because_the_learner_is_its_own_reference(tmp_path: Path) -> None:
@@ -552,3 +568,34 @@ def test_the_only_engine_that_comes_back_while_the_learner_cannot_send_loads_the
     policy.version = 2
     with pytest.raises(EngineError):
         admitted()  # the folder has older weights
+    policy.save_to(tmp_path / "spag-2")
+    report = SyncReport(3, 0.1, 1, 10, broken_channels=0)
+    monkeypatch.setattr(learning_policy, "publish", lambda *_: (report, {}))
+    policy._published = Published(cast(Any, SimpleNamespace(version=3)))
+    policy.publish([engine], cast(Any, None))
+    assert admitted() == [{None: (str(tmp_path / "spag-2"), 3)}]
+    policy.save_to(tmp_path / "league" / "v2")
+    assert admitted() == [{None: (str(tmp_path / "league" / "v2"), 3)}], "the same weights, which are that version"
+
+
+def test_engines_that_were_stopped_because_a_learner_died_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through the object store: each engine refuses a version whose buckets are gone, and is stopped for it."""
+    policy = LearningPolicy("policy", tuple(Role), parse_config({}), tmp_path, "model", Recorder(tmp_path))
+
+    def check_alive(wait_s: float = 0.0) -> None:
+        raise LearnersLostError("a learner rank is gone")
+
+    policy.learners = cast(Any, SimpleNamespace(check_alive=check_alive))
+    policy._published = Published(cast(Any, SimpleNamespace(version=1)))
+    engines = [Engine(cast(Any, Loading()), f"engine-{number}", "policy") for number in range(12)]
+
+    def refused(*_: Any) -> Any:
+        lost = {engine: f"{engine.name}: ActorDiedError" for engine in engines}
+        Answers[object]({}, lost, engines).check("version 1 was not taken by ")
+
+    monkeypatch.setattr(learning_policy, "publish", refused)
+    with pytest.raises(LearnersLostError) as caught:
+        policy.publish(engines, cast(Any, None))
+    assert caught.value.stopped == tuple(engine.name for engine in engines)

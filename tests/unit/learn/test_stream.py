@@ -515,6 +515,23 @@ def test_an_arena_that_was_given_up_gets_no_more_games_also_from_a_restarted_buf
     loop.run(scenario())
 
 
+def test_games_of_a_stream_are_against_whom_the_league_drew_last_also_after_a_restart(
+    tmp_path: Path, loop: Any
+) -> None:
+    async def scenario() -> None:
+        buffer = BufferActor(str(tmp_path))
+        await buffer.open_stream(spec(StreamConfig(games_per_version=100, max_lag=0)))
+        before = await buffer.lease("arena-0", 10)
+        assert {(task.attacker, task.defender) for task in before} == {("attacker", "defender")}
+        await buffer.meet(Opponents(0, (("past-0", 0.0), ("past-1", 1.0))))
+        after = await buffer.lease("arena-0", 10)
+        again = await BufferActor(str(tmp_path)).lease("arena-1", 10)
+        for task in after + again:
+            assert "past-1" in {task.attacker.partition("/")[0], task.defender.partition("/")[0]}
+
+    loop.run(scenario())
+
+
 def test_a_new_stream_knows_no_leases_of_the_one_before(tmp_path: Path, loop: Any) -> None:
     async def scenario() -> None:
         buffer = BufferActor(str(tmp_path))

@@ -213,7 +213,7 @@ def test_a_line_of_a_stream_has_the_staleness_of_the_games_that_came_since_the_l
         "elastic": SimpleNamespace(),
         "split": split,
     }
-    stream = Stream(Playground(**parts), {})
+    stream = Stream(Playground(**parts), {}, Opponents(0))
     answers["count"].num_tokens += 100
     answers["count"].outcomes[Outcome.TIED] += 4
     time.sleep(0.01)

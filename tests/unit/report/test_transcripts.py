@@ -19,14 +19,7 @@ def test_forced_and_scripted_tokens_are_not_sampled() -> None:
         logprobs=(-0.5,) * 10,
         forced=(3, 7),
     )
-    scripted = replace(
-        episode.turns[1],
-        token_ids=(1, 2, 3),
-        logprobs=(0.0,) * 3,
-        policy="scripted",
-        first_version=None,
-        last_version=None,
-    )
+    scripted = replace(episode.turns[1], token_ids=(1, 2, 3), logprobs=(0.0,) * 3, policy="scripted")
     found = Transcripts()
     found.count("spag-1", replace(episode, turns=(first, scripted)), has_several_guesses=False)
     assert (found.num_sampled, found.num_tokens) == (6, 9)

@@ -358,6 +358,14 @@ def test_games_of_weights_that_are_gone_are_set_aside(state: RunState, kept: lis
     assert len(list(tmp_path.iterdir())) == len(LOGS) + 1, "nothing is deleted"
 
 
+def test_games_that_were_set_aside_before_are_not_overwritten(tmp_path: Path) -> None:
+    config = parse_config({"self_play": {"rounds": 2}})
+    for attempt in ("first", "second"):
+        (tmp_path / "spag-2.log").write_text(attempt)
+        set_aside(tmp_path, RunState(order=1, stage="imitated"), config)
+    assert sorted(path.read_text() for path in tmp_path.iterdir()) == ["first", "second"]
+
+
 def test_a_run_without_imitation_keeps_the_games_of_its_first_round_from_the_start(tmp_path: Path) -> None:
     for name in ("spag-1", "spag-2"):
         (tmp_path / f"{name}.log").touch()

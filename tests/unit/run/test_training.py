@@ -247,6 +247,9 @@ class Policy:
     def saved(self, stage: Stage) -> Path:
         return self.folder / str(stage)
 
+    def is_saved_in(self, folder: Path) -> None:
+        """Nothing."""
+
     def learn(self, stage: Any, show: Any) -> None:
         """Nothing."""
 
