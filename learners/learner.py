@@ -89,6 +89,7 @@ class Learner:
             module = with_adapters(module, config.lora)
         self._gpus = None if rate is None else Utilization(StepCost.of(module), rate, world.size)
         self._engine = TrainingEngine(module, config, world)
+        self._engine.module.train()  # models load in eval mode, in which layers keep all activations
         whole = Exporter(self._engine, whole_weights(module, config.lora), dtype, config.bucket_bytes)
         self._whole = self._published = whole
         if config.lora is not None and config.lora.export == "adapter":

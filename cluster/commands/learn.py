@@ -18,12 +18,25 @@ from spag_ray.errors import InputError
 from spag_ray.training_data.replay import published_samples, sft_games
 
 
+def for_rows(config: RunConfig) -> RunConfig:
+    """What holds for rows of a file: one policy, no checkpoint, and the weights that it starts with as the reference,
+    because rows have no log-probabilities of an engine, and nothing was imitated before."""
+    stage = {"kl_reference": "stage", "kl_reference_every": None, "kl_reference_average": None}
+    return config.model_copy(
+        update={
+            "policies": "shared",
+            "checkpoint": config.checkpoint.model_copy(update={"enabled": False}),
+            "learner": config.learner.model_copy(update={"reference": "recompute"}),
+            "objective": config.objective.model_copy(update=stage),
+        }
+    )
+
+
 def run_learn(config: RunConfig, method: str, data: Path, out: Path, console: Console) -> None:
     """`spag-ray learn`: one pass over a file of training data."""
     refuse_existing(out)
     rows = read_samples(data)
-    one_pass = config.checkpoint.model_copy(update={"enabled": False})
-    config = config.model_copy(update={"policies": "shared", "checkpoint": one_pass})
+    config = for_rows(config)
     check_files(config)
     model = resolve_model(config.model)
     in_a_process(check_saving, model)

@@ -191,7 +191,9 @@ class PolicyTraining:
         if spec.method == "imitation" and spec.kl_coeff == 0:
             return games  # nothing is compared with the previous weights
         if self._config.learner.reference != "recompute" and spec.method == "self_play":
-            return with_column(games, "old_logprobs", [turn.sampler_logprobs for game in games for turn in game.turns])
+            sampled = [turn.sampler_logprobs for game in games for turn in game.turns]
+            games = with_column(games, "old_logprobs", sampled)
+            return with_column(games, "sampler_logprobs", [None] * len(sampled))  # no gap is measured between the two
         is_part = training_stage.part and self.held.reference_of == training_stage.stage
         if is_part or self._compares_with_start(spec):
             games = learners.score_reference(games, spec.temperature)

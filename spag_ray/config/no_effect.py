@@ -151,6 +151,24 @@ def _of_learning(config: RunConfig) -> list[_Rule]:
             ("listener", "gain_of", "gain_clip", "gain_seats"),
         ),
         (objective.role_weights == "none", "objective.role_weights is none", "objective", ("role_weight_cap",)),
+        (
+            config.policies == "separate",
+            "with policies: separate each seat has a model of its own, and its games weigh the same",
+            "objective",
+            ("role_weights", "role_weight_cap"),
+        ),
+        (
+            config.policies == "separate" or objective.role_weights == "none",
+            f"policies is {config.policies} and objective.role_weights is {objective.role_weights}",
+            "stream",
+            ("role_weight_window",),
+        ),
+        (
+            config.learner.reference != "recompute",
+            f"learner.reference is {config.learner.reference}: no log-probabilities are corrected",
+            "objective",
+            ("mismatch_cap",),
+        ),
         (self_play.sft_file is None, "there is no self_play.sft_file", "objective", ("sft_coeff",)),
         (self_play.sft_file is None, "there is no self_play.sft_file", "self_play", ("sft_rows_per_step",)),
         (
@@ -279,9 +297,8 @@ def _idle_listener(config: RunConfig) -> Iterator[str]:
 def _baselines_of_one(config: RunConfig, num_scenarios: Mapping[str, int]) -> Iterator[str]:
     """A comparison of games of one scenario, where some scenarios come once in the games of a pass: then a game has no
     other to be compared with."""
-    if config.words.games_per_word > 1 or not config.self_play.rounds:
-        return
-    if config.meets_others:  # then each scenario is played from both seats
+    needed = 4 if config.meets_others else 2  # against other players a word's games are divided between the seats
+    if config.words.games_per_word >= needed or not config.self_play.rounds:
         return
     is_stream = config.schedule == "stream"
     per_pass = config.stream.games_per_version if is_stream else config.self_play.games_per_round
@@ -290,7 +307,7 @@ def _baselines_of_one(config: RunConfig, num_scenarios: Mapping[str, int]) -> It
         if (number := num_scenarios.get(game.full_name)) is None:
             continue
         games, which = round(game.share * per_pass), f" of {game.full_name}" if len(config.games) > 1 else ""
-        if games >= 2 * number or not (each.objective.compares_scenarios or each.objective.drop_agreeing):
+        if games >= needed * number or not (each.objective.compares_scenarios or each.objective.drop_agreeing):
             continue
         name = each.objective.advantage
         if not each.objective.compares_scenarios:
@@ -299,11 +316,13 @@ def _baselines_of_one(config: RunConfig, num_scenarios: Mapping[str, int]) -> It
             told = f"objective.baseline: scenario{which} is that of `mean`"
         else:
             told = f"objective.advantage: {name}{which} has nothing to compare a game with"
-        if games <= number:
+        if config.meets_others:
+            why = " in games against other players, where a seat plays a scenario once"
+        elif games <= number:
             why = f", because the {games} games of a {a_pass} have {number} scenarios to play, so none comes twice"
         else:
             once = f"{2 * number - games} of {number} scenarios"
             why = f" for {once}, because they come once in the {games} games of a {a_pass}"
-        fewer = f", or set words.num_train to at most {games // 2}" if games > 1 else ""
-        more = math.ceil(2 * number / game.share)
-        yield f"{told}{why}; set words.games_per_word to 2 or more, play at least {more} games{fewer}"
+        fewer = f", or set words.num_train to at most {games // needed}" if games >= needed else ""
+        more = math.ceil(needed * number / game.share)
+        yield f"{told}{why}; set words.games_per_word to {needed} or more, play at least {more} games{fewer}"

@@ -66,18 +66,28 @@ def game_samples(
     estimators.py.
 
     `baselines` and `window` are updated with the games, except those whose numbers are `repeated`: these were trained
-    on, and counted, before.
+    on, and counted, before. With `objective.drop_agreeing` seats whose group was paid alike are left out first: nothing
+    else, such as a mean, counts them.
 
     Games that a full context ended are always left out. `sampled=False` leaves out the turns' log-probabilities, for
     tokens that were not sampled. In games between policies only the turns of policies in `learning` are trained on
     (all, if it is None).
     """
-    if objective.advantage == "spag":
-        learned = _of_shares(episodes, objective, payoffs, baselines, learning, window=window, repeated=repeated)
-    else:
-        learned = _estimated(episodes, objective, payoffs, baselines, learning, repeated)
+    played = _played(episodes, payoffs, learning)
     if objective.drop_agreeing:
-        _drop_agreeing(learned, episodes, payoffs, learning)
+        dropped = agreeing([each.trajectory for each in played])
+        left_out = [each for each, is_dropped in zip(played, dropped, strict=True) if is_dropped]
+        played = [each for each, is_dropped in zip(played, dropped, strict=True) if not is_dropped]
+    else:
+        left_out = []
+    if objective.advantage == "spag":
+        seats_out = {(each.place, each.role) for each in left_out}
+        learned = _of_shares(episodes, objective, payoffs, baselines, learning, window, repeated, seats_out)
+        for each in left_out:
+            for index in each.turns:
+                learned[each.place][1].pop(index, None)
+    else:
+        learned = _estimated(episodes, played, objective, baselines, repeated)
     if objective.information_gain:
         for (_, own), added in zip(learned, gain_advantages(episodes, objective, learning), strict=True):
             for index, value in added.items():
@@ -112,11 +122,17 @@ def _of_shares(
     learning: Container[str] | None,
     window: RoleWindow | None,
     repeated: Container[int],
+    left_out: Container[tuple[int, Role]],
 ) -> _Learned:
-    """`advantage: spag`."""
-    counted = [episode for episode in episodes if has_baseline(episode, objective, payoffs, learning)]
+    """`advantage: spag`. `left_out`: (place of a game, seat) that drop_agreeing leaves out."""
+    compared = [
+        (episode, {role: None if (place, role) in left_out else value for role, value in own.items()})
+        for place, episode in enumerate(episodes)
+        if (own := compared_results(episode, objective, payoffs, learning)) is not None
+    ]
+    compared = [(episode, own) for episode, own in compared if any(value is not None for value in own.values())]
+    counted, results = [episode for episode, _ in compared], [own for _, own in compared]
     winners = [episode.verdict.outcome.winner for episode in counted]
-    results = [paid(payoffs, episode.verdict) for episode in counted]
     is_new = [episode.number not in repeated for episode in counted]
     weights = dict.fromkeys(Role, 1.0)
     if objective.role_weights == "balanced":
@@ -150,6 +166,7 @@ class _Played(NamedTuple):
     """A seat's part in a game that is trained on: the place of the game, its trained turns, what an estimator reads."""
 
     place: int
+    role: Role
     turns: list[int]
     trajectory: Trajectory
 
@@ -167,7 +184,7 @@ def _played(episodes: Sequence[Episode], payoffs: Payoffs, learning: Container[s
             ]
             if (payoff := results[role]) is not None and turns:
                 tokens = tuple(_num_trained(episode.turns[index]) for index in turns)
-                found.append(_Played(place, turns, Trajectory(episode.scenario, seat_of(role), payoff, tokens)))
+                found.append(_Played(place, role, turns, Trajectory(episode.scenario, seat_of(role), payoff, tokens)))
     return found
 
 
@@ -177,14 +194,12 @@ def _num_trained(turn: Turn) -> int:
 
 def _estimated(
     episodes: Sequence[Episode],
+    played: Sequence[_Played],
     objective: ObjectiveConfig,
-    payoffs: Payoffs,
     baselines: RoleBaselines | None,
-    learning: Container[str] | None,
     repeated: Container[int],
 ) -> _Learned:
     """Advantages by a named estimator, or by a function of the user's own. Every game has weight 1."""
-    played = _played(episodes, payoffs, learning)
     is_new = [episodes[each.place].number not in repeated for each in played]
     estimator = estimator_of(objective, baselines, is_new)
     found = applied(estimator, objective.advantage, [each.trajectory for each in played])
@@ -192,16 +207,6 @@ def _estimated(
     for each, values in zip(played, found, strict=True):
         learned[each.place][1].update(zip(each.turns, values, strict=True))
     return learned
-
-
-def _drop_agreeing(
-    learned: _Learned, episodes: Sequence[Episode], payoffs: Payoffs, learning: Container[str] | None
-) -> None:
-    """Take the turns out that `objective.drop_agreeing` leaves out."""
-    played = _played(episodes, payoffs, learning)
-    for each in compress(played, agreeing([one.trajectory for one in played])):
-        for turn in each.turns:
-            learned[each.place][1].pop(turn, None)
 
 
 def num_dropped(episodes: Sequence[Episode], payoffs: Payoffs, learning: Container[str] | None = None) -> int:
@@ -233,12 +238,18 @@ def spreads(episodes: Sequence[Episode], payoffs: Payoffs) -> dict[str, float]:
     }
 
 
-def has_baseline(
+def compared_results(
     episode: Episode, objective: ObjectiveConfig, payoffs: Payoffs, learning: Container[str] | None
-) -> bool:
-    """Whether a game's payoffs enter the baseline: those of a game with a trained turn, that no breach ended."""
+) -> Results | None:
+    """What a game paid the seats that learn, which enters their baselines; None of a game without a trained turn, or
+    that a breach ended. A frozen opponent's payoff is None: it says nothing of what the learner can expect."""
     verdict = episode.verdict
-    return _counts(verdict, objective, payoffs) and _is_learned(episode, verdict.outcome.winner, objective, learning)
+    if not _counts(verdict, objective, payoffs):
+        return None
+    if not _is_learned(episode, verdict.outcome.winner, objective, learning):
+        return None
+    others = {turn.role for turn in episode.turns if learning is not None and turn.policy not in learning}
+    return {role: None if role in others else value for role, value in paid(payoffs, verdict).items()}
 
 
 def advantages(

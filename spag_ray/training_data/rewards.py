@@ -134,8 +134,9 @@ class MeanPayoffs:
 
     def expected(self, scenario: str) -> dict[Role, float]:
         """What a game of this scenario pays each role on average; 0 where no game paid."""
-        own = self._of_scenarios.get(scenario)
-        return self._all.means() if own is None or own.num_games < 2 else own.means()
+        own = self._of_scenarios.get(scenario, _Sums())
+        means = own.means()
+        return {role: means[role] if own.num_paid[role] > 1 else mean for role, mean in self._all.means().items()}
 
 
 def deviations(compared: Iterable[tuple[Results, Mapping[Role, float]]]) -> dict[Role, float]:
@@ -162,19 +163,17 @@ def deviations(compared: Iterable[tuple[Results, Mapping[Role, float]]]) -> dict
 
 class _Sums:
     def __init__(self) -> None:
-        self.num_games = 0
-        self._paid = dict.fromkeys(Role, 0)
+        self.num_paid = dict.fromkeys(Role, 0)
         self._totals = dict.fromkeys(Role, 0.0)
 
     def add(self, results: Results) -> None:
-        self.num_games += 1
         for role, value in results.items():
             if value is not None:
-                self._paid[role] += 1
+                self.num_paid[role] += 1
                 self._totals[role] += value
 
     def means(self) -> dict[Role, float]:
-        return {role: self._totals[role] / max(1, self._paid[role]) for role in Role}
+        return {role: self._totals[role] / max(1, self.num_paid[role]) for role in Role}
 
 
 def winner_turns(outcome: Outcome, num_turns: int) -> list[int]:

@@ -41,6 +41,7 @@ defaults = {"dtype": "float32", "max_tokens_per_microbatch": 200, "bucket_bytes"
 config = LearnerConfig(**defaults | json.loads(options))
 world = World(int(rank), int(size), int(rank), f"127.0.0.1:{port}")
 learner = Learner(model, config, ObjectiveConfig(name=objective, unsaid_coeff=0.3), world)
+trains = all(module.training for module in learner._engine.module.modules())
 
 def game(number):
     role = Role.ATTACKER if number % 3 else Role.DEFENDER
@@ -101,7 +102,7 @@ if rank == "0":
     torch.save(adapters, out + ".adapters")
     print("RESULT " + json.dumps({
         "reports": [vars(report) for report in reports], "bad": vars(bad), "after": vars(after),
-        "tempered": [vars(report) for report in tempered],
+        "tempered": [vars(report) for report in tempered], "trains": trains,
         "before": before, "kept": kept,
         "checksums": [bucket.checksum for bucket in buckets],
         "tensors": sum(len(bucket.tensors) for bucket in buckets), "num_tensors": learner.num_tensors,
@@ -207,6 +208,11 @@ def test_the_same_update_for_any_micro_batches_ranks_and_zero_stage(
     assert not other["after"]["skipped"]
     assert other["kept"] == other["before"] != other["checksums"]
     assert math.isfinite(other["after"]["loss"])
+
+
+def test_layers_are_in_training_mode_before_anything_was_scored(one_rank: dict[str, Any]) -> None:
+    """Models load in eval mode, in which transformers keeps all activations whatever gradient_checkpointing says."""
+    assert one_rank["trains"]
 
 
 def test_a_step_without_a_finite_gradient_is_skipped_and_the_next_one_learns(one_rank: dict[str, Any]) -> None:

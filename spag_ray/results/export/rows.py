@@ -17,7 +17,7 @@ from spag_ray.results.game_names import GameNames
 from spag_ray.results.report.files import RunFiles
 from spag_ray.results.trained_turns import NOTHING, round_in, trained_turns
 from spag_ray.stages import Stage, StageKind
-from spag_ray.training_data.game_samples import has_baseline
+from spag_ray.training_data.game_samples import compared_results
 from spag_ray.training_data.rewards import MeanPayoffs, Results, paid
 
 Row: TypeAlias = dict[str, Any]
@@ -192,13 +192,14 @@ def _baselines(config: RunConfig, name: str, stage: str, path: Path) -> Expect |
         return None
     if objective.baseline == "none":
         return lambda _: NOTHING
-    if objective.information_gain or objective.baseline_std != "none":  # these depend on the batch, too
-        return None
+    if objective.information_gain or objective.baseline_std != "none" or objective.drop_agreeing:
+        return None  # these depend on the batch, too
     if objective.baseline == "moving" or Stage.parse(stage).kind is not StageKind.ROUND:
         return None
     means = MeanPayoffs(by_scenario=objective.baseline == "scenario")
     payoffs = config.payoffs_of(Stage.parse(stage))
     for _, episode in read_stage(path, StageFaults()):
-        if name == episode.game and has_baseline(episode, objective, payoffs, config.policy_names):
-            means.add(episode.scenario, paid(payoffs, episode.verdict))
+        results = compared_results(episode, objective, payoffs, config.policy_names)
+        if name == episode.game and results is not None:
+            means.add(episode.scenario, results)
     return means.expected

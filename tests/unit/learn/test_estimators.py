@@ -142,6 +142,42 @@ def test_games_of_a_scenario_that_all_paid_the_same_are_left_out() -> None:
     assert agreeing([*GAMES[:1] * 2, GAMES[3]]) == [True, True, False], "one alone agrees with nobody"
 
 
+@pytest.mark.parametrize(
+    "objective",
+    [
+        {"learn_from": "both", "role_weights": "none", "baseline": "mean"},
+        {"learn_from": "both", "role_weights": "none", "baseline": "mean", "baseline_std": "batch"},
+        {},  # winners, with balanced roles
+        {"advantage": "marshal"},
+        {"advantage": "reinforce++"},
+        {"advantage": "rae"},
+    ],
+)
+def test_games_that_are_left_out_count_nowhere_else(objective: dict[str, Any]) -> None:
+    won, lost = Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS
+    alike = [played(number, "stone", won) for number in range(4)]
+    kept = [played(number, "river", outcome) for number, outcome in enumerate((won, won, lost, lost), 4)]
+    chosen = ObjectiveConfig.model_validate({"drop_agreeing": True, **objective})
+    first, second = (RoleBaselines(0.5) if chosen.has_moving_baseline else None for _ in range(2))
+    found = game_samples(alike + kept, chosen, baselines=first)
+    assert found == game_samples(kept, chosen, baselines=second)
+    assert [each.episode_id for each in found] == [each.episode_id for each in kept]
+
+
+@pytest.mark.parametrize("baseline", ["mean", "moving", "scenario"])
+def test_a_frozen_opponents_results_are_no_baseline_of_the_learner(baseline: str) -> None:
+    """The learner wins every game, in both seats."""
+    wins = [(Outcome.ATTACKER_WINS, ("p", "past p")), (Outcome.DEFENDER_WINS, ("past p", "p"))] * 2
+    games = [played(number, "river", outcome, 4, names) for number, (outcome, names) in enumerate(wins)]
+    objective = ObjectiveConfig.model_validate({"learn_from": "both", "role_weights": "none", "baseline": baseline})
+    averages = RoleBaselines(0.5) if baseline == "moving" else None
+    found = game_samples(games, objective, baselines=averages, learning={"p"})
+    if averages is not None:
+        assert averages.values == {Role.ATTACKER: 0.75, Role.DEFENDER: 0.75}, "of two games each"
+    else:
+        assert {turn.advantage for each in found for turn in each.turns} == {0.0}
+
+
 @pytest.mark.parametrize("name", list(GOLDEN["losses"]))
 def test_losses_and_gradients_are_those_of_verl(name: str) -> None:
     golden = GOLDEN["losses"][name]

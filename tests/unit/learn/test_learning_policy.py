@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from cluster.commands.learn import for_rows
 from cluster.learning import learning_policy
 from cluster.learning.direct_channel import Answers
 from cluster.learning.learning_policy import LearningPolicy, Published, TrainingStage
@@ -169,7 +170,16 @@ def test_with_reference_engine_nothing_is_scored_in_self_play_and_imitation_stil
     fake = learned(tmp_path, bad=set(), config=config)
     assert fake.scored == []
     assert fake.steps[0][0].turns[0].old_logprobs == [-1.0]
+    assert fake.steps[0][0].turns[0].sampler_logprobs is None, (
+        "else a gap of 0 would be reported, which nobody measured"
+    )
     assert len(learned(tmp_path, bad=set(), config=config, method="imitation").scored) == 10
+
+
+@pytest.mark.parametrize("settings", [{"learner": {"reference": "engine"}}, {"objective": {"kl_reference": "start"}}])
+def test_rows_of_a_file_are_scored_whatever_a_run_compares_with(settings: dict[str, Any], tmp_path: Path) -> None:
+    """They have no log-probabilities of an engine, and nothing was imitated before."""
+    assert len(learned(tmp_path, bad=set(), config=for_rows(parse_config(settings))).scored) == 10
 
 
 def test_the_schedule_follows_the_steps_that_a_stream_has_now_and_the_reference_each_stages_start(

@@ -155,7 +155,10 @@ def test_baselines_are_of_what_was_paid_and_skip_who_was_paid_nothing() -> None:
         means.add(scenario, result)
     assert means.expected("river") == {Role.ATTACKER: 0.75, Role.DEFENDER: -1.0}, "one game of a word is no mean"
     means.add("river", results[0])
-    assert means.expected("river") == {Role.ATTACKER: 0.5, Role.DEFENDER: 0.0}
+    assert means.expected("river") == {Role.ATTACKER: 0.5, Role.DEFENDER: -1.0}, "nobody paid the defender there"
+    means.add("river", {Role.ATTACKER: None, Role.DEFENDER: 1.0})
+    means.add("river", {Role.ATTACKER: None, Role.DEFENDER: None})
+    assert means.expected("river")[Role.DEFENDER] == 0.0, "its only payment there is not compared with itself"
     moving = RoleBaselines(decay=0.5)
     moving.update(results)
     assert moving.values == {Role.ATTACKER: pytest.approx(0.625), Role.DEFENDER: pytest.approx(-0.5)}

@@ -48,6 +48,29 @@ def test_the_defaults_have_an_effect_or_are_not_mentioned() -> None:
             {"objective": {"constant_length": 256, "length_norm": "constant"}},
         ),
         (
+            {"objective": {"role_weights": "none"}, "policies": "separate"},
+            "objective.role_weights: none",
+            "with policies: separate each seat has a model of its own",
+            {"objective": {"role_weights": "none"}},
+        ),
+        (
+            {
+                "objective": {"role_weights": "none"},
+                "stream": {"role_weight_window": 64},
+                "schedule": "stream",
+                "self_play": {"games_per_round": 64},
+            },
+            "stream.role_weight_window: 64",
+            "objective.role_weights is none",
+            {"stream": {"role_weight_window": 64}, "schedule": "stream", "self_play": {"games_per_round": 64}},
+        ),
+        (
+            {"objective": {"mismatch_cap": 4.0}, "learner": {"reference": "engine"}},
+            "objective.mismatch_cap: 4.0",
+            "learner.reference is engine",
+            {"objective": {"mismatch_cap": 4.0}},
+        ),
+        (
             {"objective": {"loser_turns": "deciding"}},
             "objective.loser_turns: deciding",
             "objective.learn_from is winners",
@@ -223,8 +246,23 @@ def test_a_baseline_by_scenario_without_a_scenario_that_comes_twice_is_named() -
         parse_config({"objective": {"drop_agreeing": True}, "self_play": {"games_per_round": 100}}), {"taboo": 100}
     )
     assert line.startswith("objective.drop_agreeing leaves nothing out, because the 100 games of a round have 100 ")
-    others = scenario_baseline(league={"past_share": 0.5})
-    assert values_without_effect(others, {"taboo": 1000}) == [], "each scenario is played from both seats"
+    (line,) = values_without_effect(scenario_baseline(league={"past_share": 0.5}), {"taboo": 1000})
+    assert (
+        "of `mean` in games against other players, where a seat plays a scenario once; set words.games_per_word to 4"
+        in line
+    )
+    for size, told in ((2, 1), (4, 0)):
+        config = parse_config(
+            {
+                "objective": {"advantage": "rloo"},
+                "league": {"past_share": 1},
+                "words": {"games_per_word": size},
+                "self_play": {"games_per_round": 64},
+            }
+        )
+        lines = values_without_effect(config, {"taboo": 32})
+        assert len(lines) == told
+        assert all("rloo has nothing to compare a game with in games against other" in line for line in lines)
 
 
 def test_a_baseline_by_scenario_that_most_scenarios_do_without_is_named() -> None:
