@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
+from spag_ray.config.parts import SamplingConfig
 from spag_ray.errors import EngineError
 from spag_ray.game.rules import Role
 from spag_ray.results.lines import EngineFigures
@@ -45,6 +46,17 @@ class Sampling:
     seed: int | None = None
     stop_token_ids: tuple[int, ...] = ()
     max_thought_tokens: int | None = None
+
+    @classmethod
+    def of(cls, config: SamplingConfig, temperature: float) -> Sampling:
+        """What a configuration says, at another temperature."""
+        return cls(
+            temperature,
+            config.max_new_tokens,
+            config.top_k,
+            config.top_p,
+            max_thought_tokens=config.max_thought_tokens,
+        )
 
 
 @dataclass(frozen=True)

@@ -106,12 +106,12 @@ class VllmPolicy:
 
     async def _generate_one(self, request: Request) -> Completion:
         with self._adapters.use(request.adapter) as adapter:
-            first_version = self._version if adapter is None else adapter.version
             room = self._max_model_len - len(request.prompt_ids)
             if room < 1:
-                return Completion(request.request_id, (), (), first_version, first_version, "context")
+                version = self._version_of(adapter)
+                return Completion(request.request_id, (), (), version, version, "context")
             params = _sampling_params(request.sampling, room)
-            output = await self._run(request.request_id, request.prompt_ids, params, adapter)
+            output, first_version = await self._run(request.request_id, request.prompt_ids, params, adapter)
         completion = output.outputs[0]
         logprobs = tuple(
             step[token].logprob for token, step in zip(completion.token_ids, completion.logprobs, strict=True)
@@ -120,21 +120,28 @@ class VllmPolicy:
         if reason == "length" and room < request.sampling.max_new_tokens:
             reason = "context"
         # A turn keeps its adapter to the end; whole weights may change during the turn.
-        last_version = self._version if adapter is None else adapter.version
-        return Completion(
-            request.request_id, tuple(completion.token_ids), logprobs, first_version, last_version, reason
-        )
+        tokens = tuple(completion.token_ids)
+        return Completion(request.request_id, tokens, logprobs, first_version, self._version_of(adapter), reason)
 
-    async def _run(self, request_id: str, prompt_ids: Sequence[int], params: Any, adapter: Adapter | None) -> Any:
-        last = None
+    def _version_of(self, adapter: Adapter | None) -> int:
+        return self._version if adapter is None else adapter.version
+
+    async def _run(
+        self, request_id: str, prompt_ids: Sequence[int], params: Any, adapter: Adapter | None
+    ) -> tuple[Any, int]:
+        """The last output, and the version that sampled its first token: a request that waits in vLLM, for its place or
+        for new weights, is begun by those that are played then."""
+        last, first_version = None, self._version_of(adapter)
         lora = None if adapter is None else adapter.lora
         async for output in self._engine.generate(
             {"prompt_token_ids": list(prompt_ids)}, params, request_id, lora_request=lora
         ):
+            if last is None:
+                first_version = self._version_of(adapter)
             last = output
         if last is None or not last.finished:
             raise EngineError(f"engine {self.name} ended request {request_id} without an answer")
-        return last
+        return last, first_version
 
     async def score(
         self,
@@ -176,7 +183,7 @@ class VllmPolicy:
             max_tokens=1, temperature=temperature, logprobs=1, logprob_token_ids=[token], detokenize=False
         )
         self._num_scores += 1
-        output = await self._run(f"score-{self._num_scores}", prompt, params, adapter)
+        output, _ = await self._run(f"score-{self._num_scores}", prompt, params, adapter)
         return float(output.outputs[0].logprobs[0][token].logprob)
 
     async def _score_one(self, prompt: Sequence[int], target: Sequence[int], adapter: Adapter | None) -> Score:
@@ -196,7 +203,7 @@ class VllmPolicy:
                 detokenize=False,
                 skip_reading_prefix_cache=skips_cache,
             )
-            output = await self._run(f"score-{self._num_scores}", whole, params, adapter)
+            output, _ = await self._run(f"score-{self._num_scores}", whole, params, adapter)
             # vLLM computes no log-probabilities for cached tokens, so no target token may be in the prefix cache.
             if output.num_cached_tokens < len(prompt):
                 break

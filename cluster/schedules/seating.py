@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from actors.endpoint_policy import Endpoint
 from actors.policy import Sampling
@@ -28,15 +29,7 @@ class Seating:
 
     def engines_of(self, pool: str, policy: str, model: str, temperature: float, adapter: str | None = None) -> Seat:
         """The engines of a pool, whose turns are stamped with `policy`, or a player that they hold."""
-        sampling = self._config.sampling
-        sampled = Sampling(
-            temperature,
-            sampling.max_new_tokens,
-            sampling.top_k,
-            sampling.top_p,
-            max_thought_tokens=sampling.max_thought_tokens,
-        )
-        return Seat(pool, policy, sampled, model, adapter=adapter)
+        return Seat(pool, policy, Sampling.of(self._config.sampling, temperature), model, adapter=adapter)
 
     def newest(self, role: Role, temperature: float) -> Seat:
         """The newest weights of the policy that learns to play `role`."""
@@ -56,6 +49,7 @@ class Seating:
         self, name: str, endpoint: Endpoint | None, temperature: float, policy: str | None = None, script: str = ""
     ) -> Seat:
         """A chat endpoint, or the scripted expert with a strategy. `policy` stamps its turns, by default its name."""
-        sampling = Sampling(temperature, self._config.sampling.max_new_tokens)
+        # An endpoint answers each request anew, so its thought cannot be ended and continued.
+        sampling = replace(Sampling.of(self._config.sampling, temperature), max_thought_tokens=None)
         cards = None if endpoint else self._cards
         return Seat(name, policy or name, sampling, self._model, cards, endpoint, script=script)

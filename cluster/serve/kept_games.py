@@ -10,8 +10,8 @@ from pathlib import Path
 from cluster.serve.visits import STAGE
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.log import EpisodeLog, read_records
-from spag_ray.episodes.wire import encode
-from spag_ray.errors import LeaseLostError, RunFolderError, SpagError
+from spag_ray.episodes.wire import encode, read_head
+from spag_ray.errors import InputError, LeaseLostError, RunFolderError, SpagError
 from spag_ray.host.folder_lease import FolderLease, held
 
 
@@ -21,7 +21,11 @@ class KeptGames:
     def __init__(self, path: Path, lease: FolderLease) -> None:
         self._log = EpisodeLog(path)
         self._lease = lease
-        self._number = sum(1 for _ in read_records(path))
+        self._number = 0  # of the next game: a damaged record leaves a gap, and no number comes twice
+        for record in read_records(path):
+            self._number += 1
+            with contextlib.suppress(InputError):
+                self._number = max(self._number, read_head(record).number + 1)
         self._adding = threading.Lock()  # games come from several threads; `close` waits for the one that writes
         self._is_closed = False
 

@@ -107,10 +107,7 @@ class Opponents:
         self._config = config
         self._start = start
         self._max_wait_s = max_wait_s
-        sampling = config.sampling
-        self._sampling = Sampling(
-            config.evaluation.temperature, sampling.max_new_tokens, max_thought_tokens=sampling.max_thought_tokens
-        )
+        self._sampling = Sampling.of(config.sampling, config.evaluation.temperature)
         self._frames: dict[str, tuple[Renderer, Aligner]] = {}
         self._reading: dict[str, asyncio.Task[tuple[Renderer, Aligner]]] = {}
         self._queues = {name: _Queue() for name in named}
@@ -120,6 +117,10 @@ class Opponents:
         self._num_in_memory = 0  # loaded, being loaded or ending
         self._room_changed = asyncio.Event()
         self._is_closed = False
+
+    @property
+    def max_model_len(self) -> int:
+        return self._engine.max_model_len
 
     @property
     def temperature(self) -> float:

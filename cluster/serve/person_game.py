@@ -3,7 +3,7 @@
 game = PersonGame(task, Role.ATTACKER, rules)
 game.say("It has a bed and runs.", player)
 await game.reply(player)                       # the model's turn; game.verdict is set once the game has ended
-hindsight = await game.look_back(player)
+hindsight = await game.look_back(player, 1024)
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ MAX_CHARACTERS = 500  # of a person's turn
 @dataclass(frozen=True)
 class Hindsight:
     """How the model saw a game that has ended, at temperature 1. `logprobs`: for each turn, those of its tokens [L], of
-    the person's turns too. `known` {turn: probability of the target word, had its player claimed a word there}."""
+    the person's turns too; none of a turn that its context does not hold. `known` {turn: probability of the target
+    word, had its player claimed a word there}."""
 
     logprobs: tuple[tuple[float, ...], ...]
     known: dict[int, float]
@@ -73,9 +74,9 @@ class PersonGame:
         self.turns.append(turn)
         self.verdict = verdict_after(self.turns, self.task, self.rules)
 
-    async def look_back(self, player: Player) -> Hindsight:
-        """The model's probabilities of what was said, and of the word at each turn of the defender. Raises
-        EngineError."""
+    async def look_back(self, player: Player, max_model_len: int) -> Hindsight:
+        """The model's probabilities of what was said, and of the word at each turn of the defender, as far as they fit
+        into its context. Raises EngineError."""
         asked: list[tuple[Sequence[int], Sequence[int]]] = [(turn.prompt_ids, turn.token_ids) for turn in self.turns]
         game, guesser, claim = self.rules.game, self.rules.guesser, None
         places = [place for place, turn in enumerate(self.turns) if turn.role is guesser]
@@ -86,16 +87,20 @@ class PersonGame:
             pass
         if claim is not None:
             asked += [(self.turns[place].prompt_ids + claim.opening_ids, claim.word_ids) for place in places]
+        fits = [place for place, sequence in enumerate(asked) if sum(map(len, sequence)) < max_model_len]
         seats = Seats()
         try:
             await seats.take(player.pool)
-            scores = await seats.score(player, asked)
+            found = dict(zip(fits, await seats.score(player, [asked[place] for place in fits]), strict=True))
         finally:
             seats.leave()
-        shares = [math.exp(min(sum(score.logprobs), 0.0)) for score in scores[len(self.turns) :]]
-        return Hindsight(
-            tuple(score.logprobs for score in scores[: len(self.turns)]), dict(zip(places, shares, strict=False))
-        )
+        logprobs = [found[place].logprobs if place in found else () for place in range(len(self.turns))]
+        known = {
+            turn: math.exp(min(sum(found[place].logprobs), 0.0))
+            for place, turn in enumerate(places if claim is not None else (), len(self.turns))
+            if place in found
+        }
+        return Hindsight(tuple(logprobs), known)
 
     def episode(self, number: int, temperature: float, known: dict[int, float]) -> Episode:
         """The game as it is logged. The person's turns have no probabilities, neither of their tokens nor of the

@@ -164,7 +164,7 @@ function showOneTurn(turn, place) {
   const decides = game.over !== null && place === game.over.decided;
   if (turn.thought) bubble.append(element("span", "thought", turn.thought), " ");
   if (turn.text) bubble.append(...shaded(turn.lengths ? turn : { text: turn.text }, decides ? game.over.span : null, 1));
-  else bubble.append(element("span", "empty", "says nothing"));
+  else bubble.append(element("span", "empty", turn.text === null ? "has moved" : "says nothing"));
   if (decides) made.classList.add("decides");
   made.append(who, bubble);
   return made;

@@ -23,7 +23,7 @@ from cluster.serve.opponents import BusyError, Opponents
 from cluster.serve.person_game import Hindsight, PersonGame
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import InputError, SpagError
-from spag_ray.game.protocol import SEATS, Guessing, Hides, ReadsScenarios, seat_of
+from spag_ray.game.protocol import SEATS, Guessing, Hides, Ordered, ReadsScenarios, seat_of
 from spag_ray.game.renderer import checked_messages
 from spag_ray.game.rules import Role
 from spag_ray.results.game_names import GameNames
@@ -50,14 +50,28 @@ class Table:
 
     def may_choose(self, role: Role) -> bool:
         """Whether a person in this seat may choose the scenario: not if that tells what the seat must not know."""
-        game = self.rules.game
-        return not (isinstance(game, Hides) and any(game.hidden(seat_of(role), each) for each in self._scenarios))
+        return not isinstance(self.rules.game, Hides) or self.may_see(role)
 
-    def may_see(self, scenario: str, role: Role) -> bool:
+    def may_see(self, role: Role) -> bool:
         """Whether a person in this seat may see the scenario that was drawn: only where the game says what is hidden,
-        and nothing is from this seat."""
-        game = self.rules.game
-        return isinstance(game, Hides) and not game.hidden(seat_of(role), scenario)
+        never anything from this seat, and from the other one something. If it says nothing of either seat, such as of
+        one deal, neither may know the scenario: a card that is dealt later is hidden from both."""
+        game, seat = self.rules.game, seat_of(role)
+        if not isinstance(game, Hides) or role is self.rules.guesser:
+            return False
+        own, other = (any(game.hidden(each, scenario) for scenario in self._scenarios) for each in (seat, 1 - seat))
+        return not own and (other or self.rules.guesser is not None)
+
+    def tells(self, history: Sequence[str], place: int, role: Role, scenario: str) -> bool:
+        """Whether a person in this seat may read the other's turn at `place` before the end. Seats that move at once
+        may not: what they read next does not change by it, or the game says who moves next, and what was done."""
+        game, seat = self.rules.game, seat_of(role)
+        if self.rules.guesser is not None:
+            return True
+        if isinstance(game, Ordered):
+            return False
+        before, after = (list(game.messages(seat, history[:end], scenario)) for end in (place, place + 1))
+        return before != after
 
     def given(self) -> str:
         return random.choice(self._scenarios)
@@ -193,7 +207,7 @@ class Visits:
             while game.to_move is game.person.other:  # it may have several turns in a row
                 await game.reply(player)
             if game.verdict is not None and game.turns and visit.hindsight is None and visit.id in self._visits:
-                visit.hindsight = await game.look_back(player)
+                visit.hindsight = await game.look_back(player, self._opponents.max_model_len)
 
     async def _guarded(self, visit: Visit) -> None:
         """A fault is told on the page; nothing else notices it."""
@@ -225,7 +239,7 @@ class Visits:
         would know the game's id."""
         game, names = visit.game, self.table.names
         over, to_move = game.verdict is not None, game.to_move
-        is_known = over or self.table.may_see(game.task.scenario, game.person)
+        is_known = over or self.table.may_see(game.person)
         # Tokens are shown after the look back, for which the tokenizer was read.
         aligner = None if visit.hindsight is None else (await self._opponents.frame(visit.stage))[1]
         return {
@@ -267,10 +281,15 @@ class Visits:
         }
 
     def _turn(self, visit: Visit, place: int, aligner: Aligner | None) -> dict[str, Any]:
-        """`lengths`: characters of each token, `surprise`: minus its log-probability in nats, `thought`: what
-        the player wrote before the text for itself alone; after the end."""
-        turn = visit.game.turns[place]
-        found: dict[str, Any] = {"text": turn.text, "seat": seat_of(turn.role), "finish": turn.finish_reason}
+        """`text`: None if the person must not know it yet. `lengths`: characters of each token, `surprise`: minus its
+        log-probability in nats, `thought`: what the player wrote before the text for itself alone; after the end."""
+        game, turn = visit.game, visit.game.turns[place]
+        is_told = game.verdict is not None or turn.role is game.person
+        if not is_told:
+            history = [each.text for each in game.turns]
+            is_told = self.table.tells(history, place, game.person, game.task.scenario)
+        text = turn.text if is_told else None
+        found: dict[str, Any] = {"text": text, "seat": seat_of(turn.role), "finish": turn.finish_reason}
         if visit.hindsight is None or aligner is None:
             return found
         logprobs = visit.hindsight.logprobs[place]
@@ -278,7 +297,7 @@ class Visits:
         known = visit.hindsight.known.get(place, 0.0)
         if not all(map(math.isfinite, (*logprobs, known))):  # of a model that diverged; JSON has no such numbers
             return found
-        if located is not None:
+        if located is not None and logprobs:
             found |= {"lengths": located.lengths, "surprise": [round(-each, 3) + 0.0 for each in logprobs]}
             if located.thought:
                 found["thought"] = located.thought

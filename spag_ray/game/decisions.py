@@ -44,10 +44,10 @@ def spelled(renderer: Renderer, decisions: Sequence[Decision]) -> list[Spelling]
         closing = renderer.closing_ids  # of a thought that the prompt opens: replies are asked for without one
         prompt = _prompt(renderer, decision) + closing
         for reply in decision.replies:
-            bare, spaced = (renderer.answer_ids(text)[len(closing) : -1] for text in (reply, f" {reply}"))
-            found += [Spelling(number, reply, prompt, (*bare, end)) for end in renderer.usual_ends]
-            if spaced != bare and renderer.text_of(closing + spaced) == reply:
-                found.append(Spelling(number, reply, prompt, (*spaced, regular)))
+            usual, other = (ids[len(closing) : -1] for ids in renderer.spelled_ids(reply))
+            found += [Spelling(number, reply, prompt, (*usual, end)) for end in renderer.usual_ends]
+            if other != usual and renderer.text_of(closing + other) == reply:
+                found.append(Spelling(number, reply, prompt, (*other, regular)))
     return found
 
 

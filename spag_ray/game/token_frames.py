@@ -107,6 +107,10 @@ class TokenFrame:
         """The answer to a query outside the game (an SFT row), with the token that ends it."""
         return self.reply_ids(text)
 
+    def spelled_ids(self, text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """A reply of one line as it is usually spelled, and with a space more or less before it; both with an end."""
+        return self.answer_ids(text), self.answer_ids(f" {text}")
+
     def text_of(self, token_ids: Sequence[int]) -> str:
         """The text of a reply, without tokens that frame messages and outer white space."""
         return text_of(self.tokenizer, token_ids).strip()
@@ -294,6 +298,10 @@ class LinesFrame(TokenFrame):
 
     def answer_ids(self, text: str) -> tuple[int, ...]:
         return (*self._said(text), self._text_ends[0])
+
+    def spelled_ids(self, text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        other = text if self.lead else f" {text}"
+        return self.answer_ids(self.lead + text), self.answer_ids(other)
 
     def after(self, turn: Turn, *lines: str) -> tuple[int, ...]:
         """The prompt and the reply of a turn, closed as a line, and the lines after it, the last one not ended."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from itertools import compress
+from operator import not_
 from statistics import fmean, pvariance
 from typing import NamedTuple, TypeAlias
 
@@ -74,12 +75,8 @@ def game_samples(
     (all, if it is None).
     """
     played = _played(episodes, payoffs, learning)
-    if objective.drop_agreeing:
-        dropped = agreeing([each.trajectory for each in played])
-        left_out = [each for each, is_dropped in zip(played, dropped, strict=True) if is_dropped]
-        played = [each for each, is_dropped in zip(played, dropped, strict=True) if not is_dropped]
-    else:
-        left_out = []
+    agrees = [objective.drop_agreeing and alike for alike in agreeing([each.trajectory for each in played])]
+    left_out = list(compress(played, agrees))
     if objective.advantage == "spag":
         seats_out = {(each.place, each.role) for each in left_out}
         learned = _of_shares(episodes, objective, payoffs, baselines, learning, window, repeated, seats_out)
@@ -87,7 +84,8 @@ def game_samples(
             for index in each.turns:
                 learned[each.place][1].pop(index, None)
     else:
-        learned = _estimated(episodes, played, objective, baselines, repeated)
+        kept = list(compress(played, map(not_, agrees)))
+        learned = _estimated(episodes, kept, objective, baselines, repeated)
     if objective.information_gain:
         for (_, own), added in zip(learned, gain_advantages(episodes, objective, learning), strict=True):
             for index, value in added.items():

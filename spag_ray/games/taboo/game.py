@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 from collections.abc import Mapping, Sequence
 
 from spag_ray.config.run import RunConfig
@@ -21,6 +22,7 @@ from spag_ray.games.taboo.decks import load_deck
 from spag_ray.games.taboo.expert import EXPERTS_HABITS, Expert, Habits
 from spag_ray.games.taboo.prompt_file import CLAIMS, PromptTemplate, filled, load_template
 from spag_ray.games.taboo.referee.judge import ruling_after, undecided
+from spag_ray.games.taboo.referee.skeleton import is_letters
 from spag_ray.tokens import Tokenizer
 
 MAX_WORD = 40  # characters of a word that a person chooses
@@ -88,7 +90,7 @@ class TabooGame:
     def scenario_of(self, text: str) -> str:
         """One word, in small letters."""
         word = text.strip().lower()
-        if len(word.split()) != 1 or len(word) > MAX_WORD or not all(each.isalpha() or each in "-'" for each in word):
+        if len(word.split()) != 1 or len(word) > MAX_WORD or not is_letters(re.sub("[-']", "", word)):
             raise InputError(f"choose one word of letters, of at most {MAX_WORD}; {text[:MAX_WORD]!r} is none")
         if word in STOP_WORDS or not any(map(str.isalpha, word)):
             raise InputError(f"{word!r} is said in almost every sentence; choose another word")

@@ -92,6 +92,7 @@ class PromptTemplate(BaseModel):
 
 
 _File = TypeVar("_File", bound=BaseModel)
+_SAID = "It has a bed and runs."
 
 
 def read_prompts(name: str, kind: type[_File], what: str) -> tuple[Path, _File]:
@@ -119,6 +120,14 @@ def load_template(name: str) -> PromptTemplate:
             raise ConfigError(f"{path}: wording {index} never tells the attacker the {{target_word}}; add it")
         if "{target_word}" in wording.defender:
             raise ConfigError(f"{path}: wording {index} tells the defender the {{target_word}}; take it out")
+    if template.speakers.keys() != set(Role):
+        raise ConfigError(f"{path}: speakers: give a name to the attacker and to the defender")
+    try:
+        line = template.line.format(speaker="", text=_SAID)
+    except (KeyError, IndexError, ValueError, AttributeError) as error:
+        raise ConfigError(f"{path}: line: {template.line!r} has another mark than {{speaker}} and {{text}}") from error
+    if _SAID not in line:
+        raise ConfigError(f"{path}: line: {template.line!r} has no {{text}}, so nobody would read what was said")
     if template.style == "lines" and (template.instructions is not None or not template.line.endswith(" {text}")):
         raise ConfigError(f"{path}: with `style: lines`, `line` ends with ' {{text}}' and there are no instructions")
     if template.instructions is not None and "{target_word}" in template.instructions.defender:

@@ -37,6 +37,24 @@ def test_every_reply_at_every_decision_is_spelled_with_each_usual_end(renderer: 
         assert any(renderer.tokenizer.decode([each.target_ids[0]]).startswith(" ") for each in spellings)
 
 
+class Named(KuhnPoker):
+    """Lines begin with names, and replies with a space after them."""
+
+    def line_start(self, seat: int) -> str:
+        return ("First:", "Second:")[seat]
+
+
+def test_a_reply_after_a_name_is_spelled_as_it_is_sampled_with_each_usual_end() -> None:
+    named = game_renderer(Named(), tokenizer_of("smollm2"), "lines")
+    asked = [each for each in spelled(named, Named().decisions()) if (each.number, each.reply) == (0, "check")]
+    assert asked, "the first decision"
+    said = named.reply_ids("check")[:-1]
+    assert [each.target_ids for each in asked] == [
+        *((*said, end) for end in named.usual_ends),
+        (*named.answer_ids("check")[:-1], named.end_ids[0]),
+    ]
+
+
 def test_a_decision_later_in_the_game_is_asked_after_the_earlier_turns(renderer: Renderer) -> None:
     asked = spelled(renderer, GAME.decisions())
     number = next(n for n, each in enumerate(GAME.decisions()) if each.history == ("check", "bet"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -123,4 +124,20 @@ def test_a_prompt_file_whose_lines_cannot_be_continued_is_refused(change: str, t
     path = tmp_path / "mine.yaml"
     path.write_text(f"style: lines\nwordings: [{{attacker: '{{target_word}}', defender: 'Guess.'}}]\n{change}\n")
     with pytest.raises(ConfigError, match="with `style: lines`, `line` ends with"):
+        load_template(str(path))
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ("line: '- {speaker}:'", "has no {text}"),
+        ("line: '- {who}: {text}'", "has another mark than"),
+        ("line: '- {speaker}: {text} {0}'", "has another mark than"),
+        ("speakers: {attacker: Hint}", "give a name to the attacker and to the defender"),
+    ],
+)
+def test_a_line_that_says_nothing_or_cannot_be_written_is_refused(change: str, fault: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"style: flat\nwordings: [{{attacker: '{{target_word}}', defender: 'Guess.'}}]\n{change}\n")
+    with pytest.raises(ConfigError, match=f"mine.yaml: .*{re.escape(fault)}"):
         load_template(str(path))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from actors.policy import LoadedPolicy
+from actors.policy import LoadedPolicy, Sampling
 from actors.transformers_policy import TransformersPolicy
 from cluster.serve.opponents import MAX_LOADED, BusyError, Opponent, Opponents
 from spag_ray.config.engine import EngineConfig
@@ -231,3 +231,9 @@ def test_a_tokenizer_that_is_never_read_is_given_up(starts: Starts, monkeypatch:
 
     monkeypatch.setattr("cluster.serve.opponents.load_tokenizer", lambda folder, _: is_over.wait(10))
     done(hanging())
+
+
+def test_opponents_sample_as_in_the_runs_evaluations(tiny_model: Path, words: Path) -> None:
+    changes: dict[str, Any] = {"sampling": {"top_k": 50, "max_new_tokens": 9}, "objective": {"loss": "published"}}
+    config = tiny_run(tiny_model, words, **changes)
+    assert Opponents(config, {})._sampling == Sampling(config.evaluation.temperature, 9, top_k=50)

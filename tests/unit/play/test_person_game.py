@@ -71,11 +71,15 @@ def test_a_person_guesses_and_the_look_back_says_what_the_model_thought(player: 
     game.say("I know the word! It is `river`", player)
     assert game.verdict is not None
     assert game.verdict.end_reason is EndReason.RIGHT_GUESS
-    seen = loop.run(game.look_back(player))
+    seen = loop.run(game.look_back(player, 512))
     assert [len(each) for each in seen.logprobs] == [turn.num_tokens for turn in game.turns]
     assert seen.logprobs[0] == pytest.approx(game.turns[0].logprobs, abs=1e-4), "sampled at temperature 1"
     (scored,) = loop.run(player.pool.score(loop.run(player.pool.seat()), [own_claim(game, player)]))
     assert seen.known == {1: pytest.approx(math.exp(sum(scored.logprobs)))}
+
+    room = game.turns[1].num_tokens + len(game.turns[1].prompt_ids)
+    short = loop.run(game.look_back(player, room))
+    assert short.logprobs == (seen.logprobs[0], ()), "the second turn does not fit"
 
     episode = game.episode(7, 1.0, seen.known)
     assert decode(encode(episode)) == episode
@@ -97,5 +101,5 @@ def test_kuhn_poker_is_played_by_the_protocol(tiny_model: Path, loop: Any) -> No
     game.say("bet", player)
     loop.run(game.reply(player))
     assert game.verdict is not None, "a random model breaks the rules, or it calls or folds"
-    assert loop.run(game.look_back(player)).known == {}
+    assert loop.run(game.look_back(player, 512)).known == {}
     assert game.episode(0, 1.0, {}).game == "kuhn"

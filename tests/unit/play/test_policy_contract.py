@@ -11,6 +11,7 @@ import pytest
 
 from actors.policy import GameView, Request, Sampling
 from actors.transformers_policy import TransformersPolicy
+from spag_ray.channels.buckets import in_shared_memory
 from spag_ray.errors import EngineError, WeightSyncError
 from spag_ray.game.rules import Role
 from spag_ray.games.taboo.expert import Habits
@@ -199,6 +200,28 @@ def test_weights_that_come_during_a_turn_wait_for_its_end_or_are_stamped_on_it(
         assert versions <= {(0, 0), (0, 7)}
         assert ((0, 7) in versions) == in_flight
         assert vllm_policy.version == 7
+    finally:
+        loop.run(vllm_policy.load(snapshot_of(tiny_model, version=0)))
+
+
+def test_a_turn_that_is_asked_for_while_new_weights_come_is_theirs(
+    vllm_policy: Any, loop: Any, tiny_model: Path, other_tiny_model: Path
+) -> None:
+    async def scenario() -> Any:
+        snapshot = snapshot_of(other_tiny_model, version=7)
+        await vllm_policy.begin_update(in_flight=False)
+        turn = asyncio.create_task(vllm_policy.generate([ask("late")]))
+        await asyncio.sleep(0.2)
+        assert not turn.done()
+        async for bucket in snapshot.buckets():
+            with in_shared_memory(bucket) as update:
+                await vllm_policy.take_update(update)
+        await vllm_policy.end_update(7)
+        return await turn
+
+    try:
+        (answer,) = loop.run(scenario())
+        assert (answer.first_version, answer.last_version) == (7, 7)
     finally:
         loop.run(vllm_policy.load(snapshot_of(tiny_model, version=0)))
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from actors.endpoint_policy import Endpoint
+from actors.policy import Sampling
 from cluster.schedules.seating import Seating
 from spag_ray.config.loading import parse_config
 from spag_ray.game.rules import Role
@@ -48,3 +49,10 @@ def test_a_guest_has_cards_or_an_endpoint() -> None:
     assert seating.guest("fixed-0", endpoint, 1.0, "far").policy == "far"
     assert seating.expert().cards == CARDS
     assert seating.expert().policy == "scripted"
+
+
+def test_players_of_every_kind_sample_as_the_run_does() -> None:
+    seating = seating_of(sampling={"max_new_tokens": 12, "top_k": 50, "top_p": 0.9}, objective={"loss": "published"})
+    own = seating.engines_of("policy", "policy", "/models/x", 0.5).sampling
+    served = seating.guest("served", Endpoint("http://127.0.0.1:1/v1", "tiny"), 0.5).sampling
+    assert own == served == Sampling(0.5, 12, 50, 0.9)

@@ -6,7 +6,7 @@ import math
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -24,12 +24,25 @@ from cluster.serve.opponents import MAX_LOADED, opponents_of_run
 from cluster.serve.person_game import Hindsight
 from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
+from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.log import read_log
-from spag_ray.errors import ConfigError, EngineError, EngineGoneError, ModelError, RunFolderError, SpagError
-from spag_ray.game.rules import Role
+from spag_ray.errors import (
+    ConfigError,
+    EngineError,
+    EngineGoneError,
+    InputError,
+    ModelError,
+    RunFolderError,
+    SpagError,
+)
+from spag_ray.game.rules import Outcome, Role
 from spag_ray.games.kuhn import KuhnPoker
+from spag_ray.games.openspiel_game import OpenSpielGame
 from spag_ray.games.taboo.game import TabooGame
+from spag_ray.games.taboo.prompt_file import PromptTemplate, load_template
 from spag_ray.results.game_names import plain_names
+from tests.support import episodes
+from tests.support.not_here import needs_openspiel
 from tests.support.runs import tiny_run
 from tests.support.served import HERE, TOKEN, Server, begun, refused, settled, step
 
@@ -384,6 +397,25 @@ def test_a_game_is_not_kept_after_the_end_or_by_who_lost_the_folder(tmp_path: Pa
         kept.add(lambda number: pytest.fail("it was made"))
 
 
+def test_kept_games_have_numbers_of_their_own_also_after_one_was_damaged(tmp_path: Path) -> None:
+    numbers: list[int] = []
+
+    def made(number: int) -> Episode:
+        numbers.append(number)
+        return episodes.game(number, Outcome.TIED)
+
+    log = tmp_path / "kept" / "episodes" / "visit.log"
+    for count in (3, 1):
+        with keeping(tmp_path / "kept") as kept:
+            assert kept is not None
+            for _ in range(count):
+                kept.add(made)
+        data = bytearray(log.read_bytes())
+        data[len(data) // 2] ^= 1  # in the second of three
+        log.write_bytes(bytes(data))
+    assert numbers == [0, 1, 2, 3]
+
+
 def test_a_folder_in_which_nothing_can_be_kept_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "episodes").write_text("a file")
     with pytest.raises(RunFolderError, match="games cannot be kept there: File exists"), keeping(tmp_path):
@@ -420,6 +452,17 @@ def test_the_stages_of_a_run_are_its_models_and_its_base(tiny_model: Path, tmp_p
         opponents_of_run(tmp_path / "models", RunConfig(model="/nowhere"))
 
 
+GOOFSPIEL = "goofspiel(num_cards=3,imp_info=True,returns_type=win_loss,points_order=random)"
+
+
+def word_alone() -> PromptTemplate:
+    """The word stands in a line of its own."""
+    template = load_template("chat")
+    wording = template.wordings[0]
+    attacker = f"{wording.attacker.replace('{target_word}', 'a word')}\nThe word:\n{{target_word}}"
+    return template.model_copy(update={"wordings": (wording.model_copy(update={"attacker": attacker}),)})
+
+
 class Open(KuhnPoker):
     """Says nothing about what is hidden."""
 
@@ -427,12 +470,50 @@ class Open(KuhnPoker):
 
 
 @pytest.mark.parametrize(
-    ("game", "sees"), [(TabooGame(), (True, False)), (KuhnPoker(), (False, False)), (Open(), (False, False))]
+    ("game", "sees"),
+    [
+        (TabooGame(), (True, False)),
+        (TabooGame(word_alone()), (True, False)),
+        (KuhnPoker(), (False, False)),
+        (Open(), (False, False)),
+    ],
+    ids=["taboo", "word-alone", "kuhn", "open"],
 )
 def test_a_drawn_scenario_is_shown_to_a_seat_from_which_the_game_hides_nothing(game: Any, sees: Any) -> None:
-    table = visits.Table(Rules(game, "own"), plain_names("own"), game.scenarios()[:1])
-    scenario = table.given()
-    assert tuple(table.may_see(scenario, role) for role in Role) == sees
+    table = visits.Table(Rules(game, "own"), plain_names("own"), game.scenarios())
+    assert tuple(table.may_see(role) for role in Role) == sees
+    assert game.hidden is None or tuple(map(table.may_choose, Role)) == sees
+
+
+@pytest.mark.parametrize("env", ["leduc_poker", GOOFSPIEL])
+def test_what_is_hidden_in_other_deals_or_from_both_is_shown_to_nobody(env: str) -> None:
+    """In a fifth of Leduc's deals both have the same rank; of goofspiel's prizes nobody knows the next one."""
+    needs_openspiel()
+    game = OpenSpielGame(env)
+    table = visits.Table(Rules(game, "own"), plain_names("own"), game.scenarios())
+    assert not any(table.may_see(role) or table.may_choose(role) for role in Role)
+    moved = visits.Table(Rules(game, "own"), plain_names("own"), game.scenarios()[:1])
+    assert not moved.tells(game.legal((), moved.given())[:1], 0, Role.DEFENDER, moved.given())
+
+
+class RockPaper:
+    """Both choose in secret."""
+
+    def scenarios(self) -> Sequence[str]:
+        return ["one"]
+
+    def messages(self, seat: int, history: Sequence[str], scenario: str) -> list[dict[str, str]]:
+        told = "".join(history[: len(history) // 2 * 2])
+        return [{"role": "user", "content": f"{told} rock or paper?"}]
+
+
+def test_a_persons_seat_reads_no_move_that_is_made_at_the_same_time() -> None:
+    table = visits.Table(Rules(cast(Any, RockPaper()), "own"), plain_names("own"), ["one"])
+    assert not table.tells(["rock"], 0, Role.DEFENDER, "one")
+    kuhn = visits.Table(Rules(KuhnPoker(), "kuhn"), plain_names("kuhn"), ["KQ"])
+    assert kuhn.tells(["bet"], 0, Role.DEFENDER, "KQ"), "the other one has to answer it"
+    taboo = visits.Table(Rules(TabooGame(), "taboo"), plain_names("taboo"), ["river"])
+    assert taboo.tells(["It has a bed."], 0, Role.DEFENDER, "river")
 
 
 def test_the_page_is_told_how_often_one_may_guess() -> None:
@@ -440,3 +521,10 @@ def test_the_page_is_told_how_often_one_may_guess() -> None:
         app, opponents = FastAPI(), SimpleNamespace(named={})
         _add_table(app, "title", visits.Table(Rules(game, "own"), plain_names("own"), [scenario]), cast(Any, opponents))
         assert TestClient(app).get("/api/table").json()["maxGuesses"] == number
+
+
+def test_a_word_of_any_script_may_be_chosen() -> None:
+    assert TabooGame().scenario_of(" किताब ") == "किताब", "its vowel signs are letters, as for the referee"
+    assert TabooGame().scenario_of("merry-go-round") == "merry-go-round"
+    with pytest.raises(InputError, match="choose one word"):
+        TabooGame().scenario_of("c++")
