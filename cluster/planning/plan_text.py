@@ -90,8 +90,11 @@ def _schedule(plan: Plan) -> Iterator[str]:
     if config.plays_in_turn and (config.evaluation.against or has_last_match(config)):
         yield "              earlier stages play on the run's engines, which take both players' weights in turn"
     if config.evaluation.tasks:
-        stages = 1 + int(config.imitation.enabled) + schedule.rounds
-        yield f"  tasks       after each of {stages} stages: {', '.join(config.evaluation.tasks)}"
+        when = f"each of {1 + int(config.imitation.enabled) + schedule.rounds} stages"
+        if config.evaluation.task_stages == "ends":
+            first = "imitation" if config.imitation.enabled else "the start"
+            when = f"{first} and the last round" if schedule.rounds else first
+        yield f"  tasks       after {when}: {', '.join(config.evaluation.tasks)}"
 
 
 def _channel(config: RunConfig) -> str:

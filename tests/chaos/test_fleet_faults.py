@@ -36,7 +36,10 @@ def play(folder: Path, config: Any, meanwhile: Callable[[Any], bool]) -> None:
         while not ray.wait([training], timeout=0.05)[0]:
             is_done = is_done or ((folder / "metrics.jsonl").exists() and meanwhile(run))
         ray.get(training)
-    assert is_done, "the run was over before everything had happened"
+    newest = [
+        f"{line['engine']}: {line['before']} -> {line['state']}: {line['reason']}" for line in states(folder, "")
+    ][-8:]
+    assert is_done, f"the run was over before everything had happened; engines last: {newest}"
 
 
 def states(folder: Path, state: str, reason: str = "") -> list[dict[str, Any]]:

@@ -120,6 +120,24 @@ def test_payoffs_by_round_are_told_in_one_line(tiny_model: Path) -> None:
     assert not any("payoffs" in line for line in plan_lines(make_plan(parse_config(settings))))
 
 
+@pytest.mark.parametrize(
+    ("settings", "when"),
+    [
+        ({"evaluation": {"tasks": ["a"]}, "self_play": {"rounds": 2}}, "each of 4 stages: a"),
+        ({"evaluation": {"tasks": ["a"], "task_stages": "ends"}}, "imitation and the last round: a"),
+        (
+            {"evaluation": {"tasks": ["a"], "task_stages": "ends"}, "imitation": {"enabled": False}},
+            "the start and the last round: a",
+        ),
+    ],
+)
+def test_the_plan_says_after_which_stages_tasks_are_evaluated(
+    settings: dict[str, Any], when: str, tiny_model: Path
+) -> None:
+    lines = plan_lines(make_plan(parse_config({"model": str(tiny_model), **settings})))
+    assert f"  tasks       after {when}" in lines
+
+
 def test_games_against_frozen_opponents_are_counted_once() -> None:
     config: dict[str, Any] = {"self_play": {"rounds": 3}, "evaluation": {"games": 10, "against": ["base", "imitated"]}}
     # 5 stages against themselves; 4 meet the base model and 3 the imitated one, in both seats, the last match included.

@@ -17,7 +17,7 @@ from cluster.cli import app
 from cluster.guarded import run_guarded
 from cluster.runtime.ray_session import ClusterError, ray_session
 from cluster.tracking.grafana import dashboard
-from cluster.tracking.metric_registry import METRICS
+from cluster.tracking.metric_registry import METRICS, Metric
 from spag_ray.config.parts import ClusterConfig
 from spag_ray.results.lines import LINES
 from tests.support.dashboard import panels
@@ -90,10 +90,16 @@ def test_the_command_writes_it_and_overwrites_nothing(tmp_path: Path, capsys: py
     assert "nothing is overwritten" in capsys.readouterr().err
 
 
+def place_of(metric: Metric) -> str:
+    """The kind of line that has it, and its field there; labels in braces."""
+    field = re.sub(r"\(\?P<(\w+)>[^)]*\)", r"{\1}", metric.value or "")
+    return f"`{metric.line}`: `{field}`" if field else f"`{metric.line}`"
+
+
 def test_the_document_has_every_metric() -> None:
     rows = [line for line in DOCUMENT.read_text(encoding="utf-8").splitlines() if line.startswith("| `spag_ray_")]
     wanted = [
-        f"| `{m.name}` | `{m.line}` | {m.kind} | {m.unit or '-'} | {', '.join(m.labels) or '-'} | {m.help} |"
+        f"| `{m.name}` | {place_of(m)} | {m.kind} | {m.unit or '-'} | {', '.join(m.labels) or '-'} | {m.help} |"
         for m in METRICS
     ]
     parts = [re.fullmatch(r"((?:\| [^|]+ ){6}\|) [^|]+ \| [^|]+ \|", row) for row in rows]
