@@ -23,7 +23,8 @@ RUN python3 -m venv /opt/spag-ray \
     && grep '^torch==' /opt/lock.txt > /tmp/torch.txt \
     && grep -v '^torch==' /opt/lock.txt > /tmp/others.txt \
     && { pip install --no-cache-dir --no-deps -r /tmp/torch.txt \
-        || pip install --no-cache-dir --no-deps --index-url "$TORCH_INDEX" -r /tmp/torch.txt; } \
+        || { grep -q '+cpu$' /tmp/torch.txt \
+            && pip install --no-cache-dir --no-deps --index-url "$TORCH_INDEX" -r /tmp/torch.txt; }; } \
     && pip install --no-cache-dir --no-deps -r /tmp/others.txt \
     && rm /tmp/torch.txt /tmp/others.txt
 

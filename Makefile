@@ -133,7 +133,7 @@ $(STAMP): $(LOCK) setup.py
 	install() { $(BIN)/python -m pip install --no-deps "$$@"; }
 	install_torch() { # PyTorch's own index is used only if the ordinary one has no CPU build
 	    local torch; torch=$$(grep '^torch==' $(LOCK))
-	    install "$$torch" || install --index-url $(TORCH_INDEX) "$$torch"
+	    install "$$torch" || { [[ $$torch == *+cpu ]] && install --index-url $(TORCH_INDEX) "$$torch"; }
 	}
 	install_lock() { install -r <(grep -v '^torch==' $(LOCK)); }
 	version_of() { "$$1" -c 'import sys; print(*sys.version_info[:2], sep=".")' 2>/dev/null || true; }

@@ -23,9 +23,11 @@ from urllib.parse import urlsplit
 import ray
 from rich.console import Console
 
+from cluster.launch.detached import start
 from cluster.launch.jobs import AFTER_NOTICE_S, check_run_dir
 from cluster.launch.parcel import named_files, parcel_of
 from cluster.monitor.progress import describe
+from cluster.runtime.output_files import label_of
 from cluster.runtime.ray_session import (
     ANSWER_WITHIN_S,
     ENVIRONMENT,
@@ -42,7 +44,6 @@ from spag_ray.config.loading import load_config, parse_config, to_yaml
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import InputError, meant
 from spag_ray.host.addresses import Form, check_address
-from spag_ray.plain_yaml import parse_settings
 
 if TYPE_CHECKING:
     from cluster.handles import R, Ref
@@ -233,13 +234,13 @@ def launch(
             "session, before anything else, or after ray.shutdown()"
         )
     _connect(address, settings)
-    name = Path(run_dir).name
+    name = label_of(Path(run_dir))
     if any(name == other for other, _ in runs_here()):
         raise ClusterError(
             f"a run named {name} is already running here; attach to it, stop it, or name the folder differently"
         )
-    start = ray.remote(_start).options(num_cpus=0)
-    for warning in get(start.remote(to_yaml(settings), str(run_dir), resume), LAUNCH_WITHIN_S):
+    started = ray.remote(start).options(num_cpus=0)
+    for warning in get(started.remote(to_yaml(settings), str(run_dir), resume), LAUNCH_WITHIN_S):
         print(f"warning: {warning}")
     return attach(run=name)
 
@@ -319,14 +320,6 @@ def _quietly() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
-
-
-def _start(config_text: str, run_dir: str, resume: bool) -> list[str]:
-    """Executed on the cluster: check everything there and create the detached Run; returns the warnings."""
-    from cluster.launch.placed_run import place_detached
-
-    config = parse_config(parse_settings(config_text, "the configuration"), "the configuration")
-    return place_detached(config, Path(run_dir), resume)
 
 
 @contextlib.contextmanager

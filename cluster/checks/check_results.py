@@ -18,6 +18,7 @@ from cluster.planning.model_size import ModelSize
 from cluster.planning.placement import Rooms, Unplaced, actors_of
 from cluster.planning.placement_faults import placement_doubt, placement_fault
 from cluster.planning.plan import make_plan, plan_faults, snapshot_bytes, version_bytes
+from cluster.runtime.ray_session import address_of
 from cluster.types import Node, NodeResources
 from spag_ray.config.run import RunConfig
 
@@ -68,7 +69,7 @@ def object_store_checks(config: RunConfig, size: ModelSize, nodes: Sequence[Node
             "object store", "pass", f"a version of the weights takes {needed / GIB:.2f} GiB of {there / GIB:.2f} GiB"
         )
         return
-    how = "ray start --object-store-memory" if config.cluster.address else "cluster.object_store_gib"
+    how = "ray start --object-store-memory" if address_of(config.cluster) else "cluster.object_store_gib"
     yield CheckResult(
         "object store",
         "warn",
@@ -85,19 +86,23 @@ def report_checks(
     reports: Sequence[NodeReport],
     run_dir: Path,
 ) -> Iterator[CheckResult]:
-    """The checks of the nodes' reports; `here` is the report of this machine."""
-    yield version_check(here, reports)
+    """The checks of the nodes' reports; `here` is the report of this machine. A run on CPUs alone does not care what
+    GPUs a machine has."""
+    uses_gpus = bool(config.engine.num_gpus or config.learner.num_gpus)
+    yield version_check(here, reports, uses_gpus)
     yield from path_checks(reports)
     yield folder_check(reports, run_dir)
     yield from import_checks(reports)
-    yield from gpu_checks(reports)
-    yield from memory_checks(config, size, reports)
+    if uses_gpus:
+        yield from gpu_checks(reports)
+    yield from memory_checks(config, size, reports, nodes)
     if size is not None:
         yield from host_memory_checks(config, size, nodes, reports)
 
 
-def version_check(here: NodeReport, reports: Sequence[NodeReport]) -> CheckResult:
-    """Every node has the same Python and packages as this machine, and a node with GPUs has a torch with CUDA."""
+def version_check(here: NodeReport, reports: Sequence[NodeReport], uses_gpus: bool = True) -> CheckResult:
+    """Every node has the same Python and packages as this machine, and for a run on GPUs a node with GPUs has a torch
+    with CUDA."""
     for report in reports:
         for name, ours in here.versions.items():
             theirs = report.versions.get(name, "")
@@ -108,7 +113,7 @@ def version_check(here: NodeReport, reports: Sequence[NodeReport]) -> CheckResul
                     f"{name} is {theirs or 'missing'} on {report.node}, {ours or 'missing'} here; install the same "
                     "lock (requirements/) on every node",
                 )
-        if report.gpus and not report.versions["cuda"]:
+        if uses_gpus and report.gpus and not report.versions["cuda"]:
             told = f"{report.node} has GPUs, but torch there is built without CUDA; install requirements/gpu.txt"
             return CheckResult("versions", "fail", told)
     drivers = {report.gpu_driver for report in reports if report.gpu_driver}
@@ -153,7 +158,7 @@ def folder_check(reports: Sequence[NodeReport], run_dir: Path) -> CheckResult:
 
 
 def import_checks(reports: Sequence[NodeReport]) -> Iterator[CheckResult]:
-    """What a run needs can be imported on each node."""
+    """What a run needs can be imported on each node that had to try."""
     yield from (CheckResult("imports", "fail", fault) for report in reports for fault in report.import_faults)
 
 
@@ -178,9 +183,12 @@ def gpu_checks(reports: Sequence[NodeReport]) -> Iterator[CheckResult]:
             )
 
 
-def memory_checks(config: RunConfig, size: ModelSize | None, reports: Sequence[NodeReport]) -> Iterator[CheckResult]:
+def memory_checks(
+    config: RunConfig, size: ModelSize | None, reports: Sequence[NodeReport], nodes: Sequence[NodeResources] = ()
+) -> Iterator[CheckResult]:
     """Shared memory for buckets of weights that are sent to an engine (whatever the channel: saved weights come so, and
-    a version whose channel broke), and GPU memory for a learner rank."""
+    a version whose channel broke), and GPU memory for a learner rank. A report has all GPUs of a machine; where Ray has
+    fewer on the node, these are taken for the largest."""
     needed = 0
     if config.engine.kind == "vllm":
         bucket = bucket_bytes(config, size)
@@ -194,7 +202,8 @@ def memory_checks(config: RunConfig, size: ModelSize | None, reports: Sequence[N
                 f"{report.node} has {report.shared_memory_bytes / 2**20:.0f} MiB free in /dev/shm, but buckets of "
                 f"weights need {needed / 2**20:.0f}; give a container more (--shm-size), or lower learner.bucket_bytes",
             )
-    gpus = [gib for report in reports for gib in report.gpus]
+    of_ray = {node.name: int(node.num_gpus) for node in nodes}
+    gpus = [gib for report in reports for gib in sorted(report.gpus)[::-1][: of_ray.get(report.node)]]
     if size is None or not gpus or not config.learner.num_gpus:
         return
     memory, smallest = learner_memory(config, size), min(gpus)

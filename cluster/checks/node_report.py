@@ -109,14 +109,16 @@ def _cuda() -> str:
 
 
 def _gpus() -> tuple[str, tuple[float, ...]]:
-    """(driver version, GiB of each GPU), including GPUs that this process may not use. ("", ()) without nvidia-smi."""
+    """(driver version, GiB of each GPU), including GPUs that this process may not use: Ray hides all from a task that
+    asks for none. Without those whose memory the driver does not say. ("", ()) without nvidia-smi."""
     command = ["nvidia-smi", "--query-gpu=driver_version,memory.total", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return "", ()
     rows = [line.split(",") for line in done.stdout.splitlines() if line.count(",") == 1]
-    return (rows[0][0].strip() if rows else ""), tuple(float(row[1]) / 1024 for row in rows)
+    told = tuple(float(memory) / 1024 for _, memory in rows if memory.strip().isdecimal())
+    return (rows[0][0].strip() if rows else ""), told
 
 
 def _build_faults() -> Iterator[str]:

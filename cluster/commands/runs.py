@@ -9,6 +9,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
+from cluster.runtime.output_files import label_of
 from spag_ray.config.run import RunConfig
 from spag_ray.host.addresses import Form, check_address
 
@@ -63,7 +64,7 @@ def run_stop(run: str, address: str, console: Console) -> None:
         from cluster.console import attach, session
 
         with session(address):
-            attach(run=Path(run).name).stop()
+            attach(run=label_of(Path(run))).stop()
         return
     from cluster.launch.jobs import stop_job
 

@@ -266,7 +266,7 @@ def _print_table(finished: Sequence[Path], console: Console) -> None:
 def _raise_for(unfinished: Mapping[int, str], asked: SeedRuns, is_stopped: bool) -> None:
     if not unfinished:
         return
-    overrides = [part for each in asked.overrides for part in ("-o", each)]
+    overrides = [part for each in asked.overrides for part in ("-o", _without_secrets(each))]
     command = ["train", asked.config, *overrides]
     if is_job():  # the configuration here is a copy that ends with the job
         command = ["submit", "..."]
@@ -275,6 +275,18 @@ def _raise_for(unfinished: Mapping[int, str], asked: SeedRuns, is_stopped: bool)
     has_failed = any(became.startswith("failed") for became in unfinished.values())
     error = StopRequestedError if is_stopped and not has_failed else SeedsError
     raise error(f"{told}; to continue: spag-ray {shlex.join(command)} --resume")
+
+
+def _without_secrets(override: str) -> str:
+    """KEY=VALUE without the values of environment variables, which belong in no log.
+
+    >>> _without_secrets("learner.env.TOKEN=abc"), _without_secrets("engine={env: {A: b}}"), _without_secrets("seed=1")
+    ('learner.env.TOKEN=...', 'engine=...', 'seed=1')
+    """
+    key, _, value = override.partition("=")
+    part, _, rest = key.strip().partition(".")
+    may_have_some = part in ("engine", "learner") and (rest.split(".")[0] == "env" or (not rest and "env" in value))
+    return f"{key}=..." if may_have_some else override
 
 
 def _seeds_text(seeds: Sequence[int]) -> str:

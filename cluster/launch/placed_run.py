@@ -26,6 +26,7 @@ from cluster.planning.reservation import free, reservation_of
 from cluster.rollout.game_rules import every_rules
 from cluster.run.checkpoint import to_resume
 from cluster.run.run import CONCURRENCY_GROUPS, Run, RunHandle
+from cluster.runtime.output_files import label_of
 from cluster.runtime.ray_session import NAMESPACE, ClusterError, NoAnswerError, get, is_unavailable, ray_session
 from cluster.runtime.run_folder import (
     check_can_be_made,
@@ -91,7 +92,7 @@ def place_detached(config: RunConfig, folder: Path, resume: bool) -> list[str]:
         warnings = idle_values(config, prepared.words) + check_cluster(config, prepared.model, folder)
         lease = lease or stack.enter_context(held(make_run_folder(folder, config)))
         actor = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(Run).options(
-            name=f"run-{folder.name}", namespace=NAMESPACE, lifetime="detached", num_cpus=0
+            name=f"run-{label_of(folder)}", namespace=NAMESPACE, lifetime="detached", num_cpus=0
         )
         run: RunHandle = actor.remote(planned(config, prepared.model), lease, *prepared, rules=every_rules(config))
         try:
@@ -198,7 +199,9 @@ def placed_run(
     with contextlib.ExitStack() as stack:
         lease = lease or stack.enter_context(held(folder))
         stack.enter_context(ray_session(config.cluster))
-        actor = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(Run).options(name=f"run-{folder.name}", num_cpus=0)
+        actor = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(Run).options(
+            name=f"run-{label_of(folder)}", num_cpus=0
+        )
         of_run = planned(config, model), lease, model, words, held_out, cards
         run: RunHandle = actor.remote(*of_run, rules=every_rules(config))
         try:

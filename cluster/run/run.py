@@ -26,6 +26,7 @@ from cluster.run.recovery import Recovery
 from cluster.run.session_api import MAX_ASKED, GameWithUser, last_episodes
 from cluster.run.training import train
 from cluster.run.training_verbs import Trainer
+from cluster.runtime.output_files import label_of
 from cluster.runtime.ray_session import redirect_output
 from cluster.runtime.run_folder import write_end
 from cluster.schedules.rounds import play_round
@@ -86,7 +87,7 @@ class Run(Actor):
 
     def __repr__(self) -> str:
         """The name in Ray's dashboard and messages."""
-        return f"run-{self._folder.name}"
+        return f"run-{label_of(self._folder)}"
 
     @actor_method
     def train(self) -> list[Match]:

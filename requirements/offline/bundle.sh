@@ -18,7 +18,8 @@ rm -rf "$out"
 mkdir -p "$out/wheels"
 torch=$(grep '^torch==' "$lock")
 echo "  $torch"
-wheel "$torch" || wheel --index-url "$torch_index" "$torch" || failed # that index is used only if the ordinary one has no CPU build
+# That index is used only if the ordinary one has no CPU build; a build for GPUs is never replaced by one for CPUs.
+wheel "$torch" || { [[ $torch == *+cpu ]] && wheel --index-url "$torch_index" "$torch"; } || failed
 echo "  $(grep -c '^[a-zA-Z].*==' "$lock") locked packages; what has no wheel is built"
 wheel -r <(grep -v '^torch==' "$lock") || failed
 echo "  spag-ray itself"

@@ -495,3 +495,21 @@ def test_a_run_on_a_cpu_has_a_tiny_model_of_its_own(
     tokenizer = load_tokenizer(config.model)
     assert tokenizer.decode(tokenizer.encode("Hint: an ACORN!")) == "Hint: an ACORN!"
     assert placement_fault(config, [NodeResources("here", 2, 0)]) is None
+
+
+@pytest.mark.parametrize(("visible", "found"), [(None, 3), ("", 0), ("1", 1), ("MIG-1", 3)])
+def test_only_gpus_that_the_process_may_use_are_counted(
+    visible: str | None, found: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """nvidia-smi lists all, chooses by index, and knows no part of a GPU."""
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(
+        "#!/bin/sh\ncase \"$*\" in *--id=MIG*) exit 6;; *--id=*) echo one;; *) printf 'one\\ntwo\\nthree\\n';; esac\n"
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert len(processes.gpus()) == found

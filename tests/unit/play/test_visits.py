@@ -41,7 +41,7 @@ from spag_ray.games.openspiel_game import OpenSpielGame
 from spag_ray.games.taboo.game import TabooGame
 from spag_ray.games.taboo.prompt_file import PromptTemplate, load_template
 from spag_ray.results.game_names import plain_names
-from tests.support import episodes
+from tests.support.episodes import game as game_of
 from tests.support.not_here import needs_openspiel
 from tests.support.runs import tiny_run
 from tests.support.served import HERE, TOKEN, Server, begun, refused, settled, step
@@ -402,7 +402,7 @@ def test_kept_games_have_numbers_of_their_own_also_after_one_was_damaged(tmp_pat
 
     def made(number: int) -> Episode:
         numbers.append(number)
-        return episodes.game(number, Outcome.TIED)
+        return game_of(number, Outcome.TIED)
 
     log = tmp_path / "kept" / "episodes" / "visit.log"
     for count in (3, 1):

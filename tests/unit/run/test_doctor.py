@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cluster.checks import node_report
 from cluster.checks.check_results import (
     CheckResult,
     folder_check,
@@ -16,6 +18,7 @@ from cluster.checks.check_results import (
     memory_checks,
     object_store_checks,
     path_checks,
+    report_checks,
     version_check,
 )
 from cluster.checks.cluster_checks import read_by_actors
@@ -204,3 +207,41 @@ def test_what_actors_read_is_what_the_configuration_names(tiny_model: Path, word
         tiny_model, words, prompts=str(own), imitation={"source": "/d/games.json", "sft_file": "/d/sft.json"}
     )
     assert set(read_by_actors(config, str(tiny_model))) == {str(tiny_model), "/d/games.json", "/d/sft.json", str(own)}
+
+
+def test_a_run_on_cpus_does_not_care_what_gpus_the_machine_has(tmp_path: Path) -> None:
+    blind = replace(HERE, gpus=(8.0,), gpu_driver="450.1", build_faults=("a C compiler",))
+    nodes = [NodeResources(HERE.node, 2, 0)]
+    found = list(report_checks(load_config("quickstart"), None, nodes, blind, [blind], tmp_path))
+    assert not [each for each in found if each.status == "fail" and each.check in ("versions", "driver", "compiler")]
+    found = list(report_checks(parse_config(GPU_EACH), None, nodes, blind, [blind], tmp_path))
+    assert {"versions", "compiler"} <= {each.check for each in found if each.status == "fail"}
+
+
+def test_gpus_that_ray_has_not_are_not_taken_for_the_smallest() -> None:
+    config, size = parse_config(GPU_EACH), ModelSize(7 * 10**9, "test")
+    report = replace(HERE, gpus=(4.0, 180.0))
+    assert statuses(memory_checks(config, size, [report])) == ["fail"]
+    assert statuses(memory_checks(config, size, [report], [NodeResources(HERE.node, 8, 1)])) == ["pass"]
+
+
+def test_a_gpu_whose_memory_the_driver_does_not_say_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho '580.65.06, [Unknown Error]'\necho '580.65.06, 81920'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert node_report._gpus() == ("580.65.06", (80.0,))
+
+
+def test_on_a_cluster_the_doctors_own_machine_is_not_asked_what_it_can_import(
+    tiny_model: Path, words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "ray_session", lambda _: pytest.fail("no Ray is needed"))
+    monkeypatch.setattr(doctor, "check_imports", lambda config: None)
+    for cluster, told in (({"object_store_gib": 9000}, True), ({"address": "10.0.0.1:6379"}, False)):
+        config = tiny_run(tiny_model, words, cluster=cluster)
+        found = doctor._results(config, tmp_path)
+        checks = [next(found).check for _ in range(3)]
+        assert ("imports" in checks) == told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import shlex
 from pathlib import Path
@@ -116,3 +117,11 @@ def test_the_game_of_the_examples_conforms_and_its_configuration_finds_it(monkey
     trained, held_out = scenarios_of(config, game)
     assert (len(trained), len(held_out)) == (48, 24)
     assert len((EXAMPLES / "number_duel.py").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+def test_ray_up_copies_nothing_that_is_installed_built_or_written_here() -> None:
+    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").partition("# caches")[0].splitlines()
+    folders = [line.strip("/") for line in ignored if line and not line.startswith(("#", "*"))]
+    excluded = yaml.safe_load((ROOT / "docs" / "examples" / "ray_up.yaml").read_text(encoding="utf-8"))["rsync_exclude"]
+    assert {".venv", ".venv-gpu", "dist"} <= set(folders)
+    assert [each for each in folders if not any(fnmatch.fnmatch(each, pattern) for pattern in excluded)] == []

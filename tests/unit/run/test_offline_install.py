@@ -81,3 +81,23 @@ def test_damaged_wheels_and_another_python_are_refused_in_one_line(bundle: Path,
     assert damaged.returncode == 2
     assert "copy the folder again" in damaged.stderr
     assert not (tmp_path / "env").exists()
+
+
+@pytest.mark.parametrize(("pin", "falls_back"), [("1.0", False), ("1.0+cpu", True)])
+def test_a_build_for_gpus_that_cannot_be_had_is_not_replaced_by_one_for_cpus(
+    pin: str, falls_back: bool, tmp_path: Path
+) -> None:
+    """A download that breaks off: torch 2.13.0+cpu is a 2.13.0 to pip."""
+    (tmp_path / "lock.txt").write_text(f"torch=={pin}\n")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/asked\nexit 1\n')
+    python.chmod(0o755)
+    assert script(SCRIPTS / "bundle.sh", tmp_path / "lock.txt", tmp_path / "out", python).returncode == 2
+    assert ("--index-url" in (tmp_path / "asked").read_text()) == falls_back
+
+
+@pytest.mark.parametrize("name", ["Makefile", "Dockerfile"])
+def test_pytorchs_own_index_is_for_builds_for_cpus_alone(name: str) -> None:
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+    (at,) = [place for place, line in enumerate(lines) if "--index-url" in line]
+    assert "+cpu" in lines[at - 1] + lines[at]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import os
+import pickle
 import shutil
 import stat
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from cluster import console
 from cluster.cli import app
 from cluster.guarded import run_guarded
 from cluster.launch.parcel import PACKAGES, named_files, package_files, parcel_of
@@ -169,6 +173,25 @@ def test_a_job_of_several_seeds_is_sent_what_trains_and_compares_them() -> None:
     more = sent.keys() - {str(target) for _, target in package_files()}
     assert more == {"cluster/commands/seeds.py", "cluster/monitor/comparison.py"}
     assert lacking_of(sent) == set()
+
+
+FOUND_THERE = """
+import pickle, sys
+sys.meta_path[:] = [each for each in sys.meta_path if "editable" not in repr(each).lower()]
+sys.path.insert(0, sys.argv[1])
+start = pickle.loads(bytes.fromhex(sys.argv[2]))
+print(sys.modules[start.__module__].__file__)
+"""
+
+
+def test_what_a_session_asks_the_cluster_to_do_is_among_the_files_that_it_sends(tmp_path: Path) -> None:
+    """Ray pickles a function of a module by name. No installation of ours is there but the files that were sent."""
+    asked = console.start
+    with parcel_of(parse_config({}), Console(quiet=True)) as folder:
+        command = [sys.executable, "-c", FOUND_THERE, str(folder), pickle.dumps(asked).hex()]
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        found = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+        assert found.stdout.strip() == str(folder / "cluster" / "launch" / "detached.py"), found.stderr[-500:]
 
 
 def lacking_of(sent: Mapping[str, Path]) -> set[str]:
