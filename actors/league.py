@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,16 +36,19 @@ PAST = "past "  # prefix of the policy name on turns played by an earlier versio
 MOST_RATED = 100  # versions, in addition to those that are kept
 PRIOR_GAMES = 4  # an opponent's hardness, and what two versions gain from each other, start as if these had been even
 LEAST_HARDNESS = 0.02
+_GOLDEN = (math.sqrt(5) - 1) / 2
 EXPLORED = 0.1  # of the games against versions, where most are against an equilibrium: equally against all
 
 
 @dataclass(frozen=True)
 class Opponents:
     """Game number -> names of the players of its seats. `shares`: the share of games against each opponent; the rest is
-    self-play. Games 2k and 2k + 1 have the same opponent, once in each seat."""
+    self-play. Games 2k and 2k + 1 have the same opponent, once in each seat. Numbers of `stage` begin at 0; each stage
+    begins elsewhere in a sequence that gives any run of games its shares (Weyl's, by the golden ratio)."""
 
     seed: int
     shares: tuple[tuple[str, float], ...] = ()
+    stage: str = ""
 
     def mixed_with(self, names: Sequence[str], share: float) -> Opponents:
         """Add these opponents: together they get `share` of the games, divided equally."""
@@ -54,7 +58,7 @@ class Opponents:
         if not self.shares:
             return "attacker", "defender"
         pair, learner_defends = divmod(number, 2)
-        draw = random.Random(f"{self.seed}/league/{pair}").random()
+        draw = (random.Random(f"{self.seed}/league/{self.stage}").random() + pair * _GOLDEN) % 1.0
         for name, share in self.shares:
             if draw < share:
                 return (
@@ -211,10 +215,15 @@ class League:
 
     def hardness(self, past: PastVersion) -> float:
         """The learner's losses against this version as a share of their games; starts at one half, at least
-        LEAST_HARDNESS."""
+        LEAST_HARDNESS. The learner was a later version then; games that this version played as the learner, against
+        earlier ones and fixed opponents, say nothing of it."""
         points, games = 0.5 * PRIOR_GAMES, float(PRIOR_GAMES)
+
+        def is_later_learner(player: str) -> bool:
+            return player.rpartition("@")[0] in past.folders and version_of(player) > past.version
+
         for policy in past.folders:
-            lost, played = self.matrix.losses_against(f"{policy}@{past.version}")
+            lost, played = self.matrix.losses_against(f"{policy}@{past.version}", is_later_learner)
             points, games = points + lost, games + played
         return max(points / games, LEAST_HARDNESS)
 

@@ -70,7 +70,9 @@ def run_listen(config: RunConfig, model: str, games: Path, console: Console) -> 
     config = of_guesses
     folder = resolve_model(model)
     heard, num_unscorable = _heard(
-        _games(games, config.game.rules), config, load_tokenizer(folder, config.chat_template_kwargs)
+        _games(games, config.game.rules, config.game.full_name),
+        config,
+        load_tokenizer(folder, config.chat_template_kwargs),
     )
     if not heard:
         raise InputError(f"{games}: no game in it has a turn of the defender whose word can be scored")
@@ -93,15 +95,16 @@ def run_listen(config: RunConfig, model: str, games: Path, console: Console) -> 
     console.print(_control_line(policy, heard, scores), soft_wrap=True, markup=False)
 
 
-def _games(path: Path, rules: str) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """(game in the published format, name of its referee) for each game of an episode log or a published file."""
+def _games(path: Path, rules: str, name: str) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """(game in the published format, name of its referee) for each game of an episode log or a published file. `name`:
+    of the game in which words are guessed; a log may have others beside it."""
     try:
         with path.open("rb") as file:
             is_log = file.read(len(MARK)) == MARK
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); give games as JSON, or an episode log") from error
     if is_log:
-        yield from ((episode.as_published(), episode.rules) for episode in read_log(path))
+        yield from ((each.as_published(), each.rules) for each in read_log(path) if each.game == name)
     else:
         yield from ((game, rules) for game in read_games(path))
 

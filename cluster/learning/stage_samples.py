@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import chain
+from typing import Any, TypeAlias
 
 from cluster.learning.training_stage import TrainingStage
 from cluster.tracking.recorder import Recorder
@@ -27,14 +28,26 @@ from spag_ray.training_data.samples import GameSample, Sample
 from spag_ray.training_data.stage_spec import StageSpec
 from spag_ray.training_data.unsaid_words import heard_words, merged, unsaid_words, with_unsaid_words
 
+_Game: TypeAlias = Mapping[str, Any]  # in the published format
+
 
 class StageSamples:
     """The samples of one run. `learning`: names of the policies that self-play trains. `renderer`: that of the game in
-    which words are guessed, if the run plays one, because only its turns get more than what was said."""
+    which words are guessed, if the run plays one, because only its turns get more than what was said. `held_out`: words
+    about which no game of a file is imitated; `note` is told how many were."""
 
     def __init__(
-        self, config: RunConfig, tokenizer: Tokenizer, renderer: Renderer, learning: set[str], recorder: Recorder
+        self,
+        config: RunConfig,
+        tokenizer: Tokenizer,
+        renderer: Renderer,
+        learning: set[str],
+        recorder: Recorder,
+        held_out: Sequence[str] = (),
+        note: Callable[[str], None] = lambda text: None,
     ) -> None:
+        self._held_out = {word.casefold() for word in held_out}
+        self._note = note
         self._config = config
         self._tokenizer = tokenizer
         self._renderer = renderer
@@ -54,11 +67,11 @@ class StageSamples:
         if played is not None:
             games = self._of_expert(played)
         elif holds_games(config.source):
-            given, own = enumerate(read_games(config.source)), self._config.game
+            own = self._config.game
             games = self._of_expert(
                 [
                     episode_from_game(game, number, str(EXPERT), self._renderer, own.rules, own.max_guesses)
-                    for number, game in given
+                    for number, game in enumerate(self._without_held_out(read_games(config.source), config.source))
                 ]
             )
         else:
@@ -70,6 +83,15 @@ class StageSamples:
         coeff = self._config.imitation_listening_coeff
         spec = StageSpec("imitation", 0, config.learning_rate, config.kl_coeff, coeff)
         return TrainingStage(IMITATED, spec, games, [], config.batch_games)
+
+    def _without_held_out(self, games: Sequence[_Game], source: str) -> list[_Game]:
+        """Raises InputError if none is left."""
+        left = [game for game in games if game["target_word"].casefold() not in self._held_out]
+        if not left and games:
+            raise InputError(f"{source}: every game in it is about a word that is held out (words.num_held_out)")
+        if len(left) < len(games):
+            self._note(f"{source}: {len(games) - len(left)} of {len(games)} games are about held-out words: left out")
+        return left
 
     def self_play(
         self,

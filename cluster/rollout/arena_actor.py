@@ -171,7 +171,7 @@ class ArenaActor(Actor):
         pool = self._pool(f"{seat.pool} at {rules.name}" if is_of_game else seat.pool, seat.policy)
         if seat.cards is not None:
             scripted = played_by(game.with_cards(seat.cards) if isinstance(game, UsesCards) else game, seat.script)
-            pool.join("expert", ScriptedPolicy(scripted, renderer.reply_ids))
+            pool.join("expert", ScriptedPolicy(scripted, renderer.reply_ids, seed=seat.sampling.seed or 0))
         if seat.endpoint is not None:
             served = EndpointPolicy(seat.endpoint, game, renderer.reply_ids, self._turn_timeout_s, rules.style)
             pool.join(seat.endpoint.url, served)

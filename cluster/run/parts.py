@@ -188,7 +188,9 @@ def build_parts(
         seating=seating,
         words=_word_stream(config, words),
         cards=cards,
-        samples=StageSamples(config, tokenizer, renderers[guessing], learning, recorder),
+        samples=StageSamples(
+            config, tokenizer, renderers[guessing], learning, recorder, held_out[guessing], status.note
+        ),
         league=league,
         matches=matches,
         frozen=FrozenOpponents(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -105,7 +106,8 @@ class Trainer:
         (self_play.refill_agreeing)."""
         self._parts.callbacks.stage_began(str(stage))
         leases = [self._parts.words.lease() for _ in range(self.config.self_play.games_per_round)]
-        opponents, others = self._parts.league.opponents(), dict(self._parts.league.seats)
+        opponents = replace(self._parts.league.opponents(), stage=str(stage))
+        others = dict(self._parts.league.seats)
         if share := self._parts.collapse.mix_share:
             opponents = opponents.mixed_with(self._parts.frozen.names, share)
             others |= self._parts.frozen.seats(self.config.sampling.temperature)

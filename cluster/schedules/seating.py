@@ -43,13 +43,17 @@ class Seating:
 
     def expert(self) -> Seat:
         """The scripted expert, as imitation uses it."""
-        return Seat("expert", "scripted", Sampling(), self._model, self._cards)
+        return Seat("expert", "scripted", Sampling(seed=self._config.seed), self._model, self._cards)
 
     def guest(
         self, name: str, endpoint: Endpoint | None, temperature: float, policy: str | None = None, script: str = ""
     ) -> Seat:
         """A chat endpoint, or the scripted expert with a strategy. `policy` stamps its turns, by default its name."""
         # An endpoint answers each request anew, so its thought cannot be ended and continued.
-        sampling = replace(Sampling.of(self._config.sampling, temperature), max_thought_tokens=None)
+        sampling = replace(
+            Sampling.of(self._config.sampling, temperature),
+            max_thought_tokens=None,
+            seed=None if endpoint else self._config.seed,
+        )
         cards = None if endpoint else self._cards
         return Seat(name, policy or name, sampling, self._model, cards, endpoint, script=script)

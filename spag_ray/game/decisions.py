@@ -17,9 +17,12 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from spag_ray.errors import EngineError
 from spag_ray.game.protocol import SEATS, Decision, seat_to_move
 from spag_ray.game.renderer import Renderer
 from spag_ray.game.turn import Turn
+
+MOST_ROUNDED = 1.2  # a sum of probabilities that rounding may give
 
 
 class Spelling(NamedTuple):
@@ -52,11 +55,18 @@ def spelled(renderer: Renderer, decisions: Sequence[Decision]) -> list[Spelling]
 
 
 def probabilities(asked: Sequence[Spelling], logprobs: Sequence[Sequence[float]]) -> list[dict[str, float]]:
-    """{reply: probability} of each decision, in order; `logprobs` [L] of each spelling's tokens."""
+    """{reply: probability} of each decision, in order; `logprobs` [L] of each spelling's tokens. Spellings are scored
+    in passes of their own, whose rounding (bfloat16) may make the sum of a sure decision more than 1: it is 1 then.
+    Raises EngineError where it is much more."""
     found: list[dict[str, float]] = [{} for _ in range(1 + max((each.number for each in asked), default=-1))]
     for each, values in zip(asked, logprobs, strict=True):
         of_decision = found[each.number]
         of_decision[each.reply] = of_decision.get(each.reply, 0.0) + math.exp(sum(values))
+    for of_decision in found:
+        if (total := sum(of_decision.values())) > MOST_ROUNDED:
+            raise EngineError(f"the probabilities of {list(of_decision)} add up to {total:.3g}")
+        if total > 1:
+            of_decision.update({reply: share / total for reply, share in of_decision.items()})
     return found
 
 

@@ -20,9 +20,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from spag_ray.errors import InputError
+from spag_ray.game.game_form import has_turns_left
 from spag_ray.game.protocol import Decision, History, Ruling, seat_to_move
 
 MOST_NODES = 200_000
+ROUNDED = 1e-4  # records have six digits of each probability
 _NOT_LEGAL = "\0"  # what nobody may say
 
 Policy: TypeAlias = Sequence[Mapping[str, float]]  # [places] {reply: probability}
@@ -121,6 +123,8 @@ class GameTree:
         ruling = self._game.rule(history, scenario) if history else None
         if ruling is not None:
             return self._paid(ruling)
+        if not has_turns_left(self._game, history, scenario):
+            return 0.0, 0.0  # as arenas end it (game_form.py)
         self.num_nodes += 1
         if self.num_nodes > MOST_NODES:
             raise InputError(
@@ -175,7 +179,7 @@ class GameTree:
         found = []
         for place, shares in zip(self.places, probabilities, strict=True):
             told = {reply: shares.get(reply, 0.0) for reply in place.decision.replies}
-            if not all(share >= 0 for share in told.values()) or sum(told.values()) > 1 + 1e-6:
+            if not all(share >= 0 for share in told.values()) or sum(told.values()) > 1 + ROUNDED:
                 raise ValueError(f"the probabilities of {place.decision} are {told}; they are from 0 to 1, 1 together")
             found.append(told)
         return found

@@ -80,11 +80,11 @@ class WinMatrix:
         found._margins = {pair: self._margins[pair] for pair in found._outcomes}
         return found
 
-    def losses_against(self, player: str) -> tuple[float, int]:
-        """(points, games) of `player` in either seat against others; half a point for a tie."""
+    def losses_against(self, player: str, of: Callable[[str], bool]) -> tuple[float, int]:
+        """(points, games) of `player` in either seat against those for whom `of` is true; half a point for a tie."""
         points, games = 0.0, 0
         for (attacker, defender), outcomes in self._outcomes.items():
-            if attacker != defender and player in (attacker, defender):
+            if (player == attacker and of(defender)) or (player == defender and of(attacker)):
                 role = Role.ATTACKER if player == attacker else Role.DEFENDER
                 points += mean_score(outcomes, role) * outcomes.total()
                 games += outcomes.total()

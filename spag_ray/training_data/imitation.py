@@ -9,7 +9,6 @@ the reply of a defender that was led to say the word: without such replies no tr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import ImitatedSides
@@ -40,9 +39,6 @@ def imitation_samples(
         if objective.advantage != "spag":  # estimators are of self-play, and so is their `role_weights: none`
             usual |= {"advantage": "spag", "role_weights": "balanced"}
         plain = objective.model_copy(update={**usual, "drop_agreeing": False, "information_gain": 0.0})
-        if max_guesses == 1:
-            games = game_samples(episodes, plain, sampled=False)
-            return games if claims else [left for game in games if (left := _without_claim(game)) is not None]
         weights = {game.episode_id: game.weight for game in game_samples(episodes, plain, sampled=False)}
     games = []
     for episode in episodes:
@@ -56,12 +52,6 @@ def imitation_samples(
             weight = weights[episode.episode_id] if learn_from == "winners" else 1.0
             games.append(GameSample(episode.episode_id, episode.verdict.outcome.winner, weight, turns))
     return games
-
-
-def _without_claim(game: GameSample) -> GameSample | None:
-    """The game without the turn in which its defender named the word, its last; None if nothing is left."""
-    turns = game.turns[:-1] if game.role is Role.DEFENDER else game.turns
-    return replace(game, turns=turns) if turns else None
 
 
 def imitated_turns(

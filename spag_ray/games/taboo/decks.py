@@ -20,6 +20,7 @@ from pathlib import Path
 from spag_ray.config.shipped import find_config
 from spag_ray.errors import InputError, extra
 from spag_ray.games.taboo.deck_file import Card, read_deck
+from spag_ray.games.taboo.referee.word_forms import word_forms
 
 TEXTARENA = "textarena"
 _DATA_FILE = Path("envs") / "Taboo" / "words.json"
@@ -105,11 +106,14 @@ def split_words(words: Sequence[str], num_held_out: int, seed: int) -> tuple[lis
 
 
 def without_words(cards: Mapping[str, Card], words: Sequence[str]) -> Deck:
-    """The cards without these words: neither as targets nor in clues or traps."""
-    out = set(words)
+    """The cards without these words: neither as targets nor in clues or traps, in no form that the referee takes for
+    the word ("feet" for "foot"), with small letters or capitals."""
+    out = {word.casefold() for word in words}
+    forms = [word_forms(word).pattern for word in sorted(out)]
 
     def is_free(text: str) -> bool:
-        return out.isdisjoint(re.findall(r"[^\W_]+", text.lower())) and out.isdisjoint(text.lower().split())
+        folded = text.casefold()
+        return not any(form.search(folded) for form in forms)
 
     return {
         word: dataclasses.replace(
@@ -118,7 +122,7 @@ def without_words(cards: Mapping[str, Card], words: Sequence[str]) -> Deck:
             traps=tuple(trap for trap in card.traps if is_free(trap.ask) and is_free(trap.answer)),
         )
         for word, card in cards.items()
-        if word not in out
+        if word.casefold() not in out
     }
 
 

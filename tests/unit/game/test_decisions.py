@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from spag_ray.errors import EngineError
 from spag_ray.game.decisions import probabilities, spelled
 from spag_ray.game.protocol import Decision
 from spag_ray.game.renderer import Renderer, game_renderer
@@ -82,6 +83,21 @@ def test_probabilities_are_summed_over_the_spellings_of_a_reply(renderer: Render
     assert all(set(shares) == set(decision.replies) for shares, decision in zip(found, GAME.decisions(), strict=True))
     assert sum(sum(shares.values()) for shares in found) == pytest.approx(0.5)
     assert probabilities([], []) == []
+
+
+def test_a_sure_decision_whose_spellings_are_rounded_up_adds_up_to_one(renderer: Renderer) -> None:
+    asked = spelled(renderer, GAME.decisions())
+    seen: set[tuple[int, str]] = set()
+    logprobs = []
+    for each in asked:  # the usual spelling has nearly all
+        is_usual = (each.number, each.reply) not in seen
+        seen.add((each.number, each.reply))
+        logprobs.append([math.log(0.50001 if is_usual else 1e-9)])
+    found = probabilities(asked, logprobs)
+    assert all(sum(each.values()) == pytest.approx(1, abs=1e-12) for each in found)
+    assert GAME.measure(found)["nash_conv"] > 0
+    with pytest.raises(EngineError, match="add up to"):
+        probabilities(asked, [[0.0] for _ in asked])
 
 
 def test_scores_of_other_spellings_are_refused(renderer: Renderer) -> None:

@@ -121,6 +121,11 @@ def test_held_out_words_are_nowhere_in_the_cards_an_expert_plays_from() -> None:
     assert left == {"river": Card("river", ("water",), traps[2:], 0.5), "piano": cards["piano"]}
 
 
+def test_held_out_words_are_in_no_other_form_or_case_in_what_an_expert_says() -> None:
+    cards = cards_of({"river": ["water"], "duck": ["Webbed feet", "pond"], "foot": ["toes"]})
+    assert without_words(cards, ["foot", "River"]) == cards_of({"duck": ["pond"]})
+
+
 def test_split_is_disjoint_whole_and_seeded() -> None:
     train, held_out = split_words(WORDS, 3, seed=1)
     assert len(held_out) == 3

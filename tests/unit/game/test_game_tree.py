@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from spag_ray.errors import InputError
+from spag_ray.game.game_form import verdict_of
 from spag_ray.game.game_tree import TreeSolved
 from spag_ray.game.protocol import Decision, Ruling, Solved, breach, tie, win
 
@@ -170,3 +171,27 @@ def test_a_large_game_is_refused_and_a_tree_does_not_travel(monkeypatch: pytest.
     monkeypatch.setattr("spag_ray.game.game_tree.MOST_NODES", 2)
     with pytest.raises(InputError, match="more than 2 turns"):
         Pennies().decisions()
+
+
+class Waiting(Pennies):
+    """Nobody has to say anything but heads; after six turns the first seat would be paid."""
+
+    max_turns = 2
+
+    def messages(self, seat: int, history: Sequence[str], scenario: str) -> Sequence[dict[str, str]]:
+        return [{"role": "user", "content": f"{len(history)}: heads?"}]
+
+    def legal(self, history: Sequence[str], scenario: str) -> Sequence[str]:
+        return ["heads"]
+
+    def rule(self, history: Sequence[str], scenario: str) -> Ruling | None:
+        if history[-1] != "heads":
+            return breach((len(history) - 1) % 2, payoffs=(0.0, 0.0))
+        return win(0, payoffs=(1.0, -1.0)) if len(history) == 6 else None
+
+
+def test_a_game_whose_turns_run_out_is_measured_as_it_is_played() -> None:
+    game = Waiting()
+    assert verdict_of(game, ["heads"] * 4, "coin") is not None, "tied"
+    assert [len(each.history) for each in game.decisions()] == [0, 1, 2, 3]
+    assert game.measure([{"heads": 1.0}] * 4)["value"] == 0

@@ -144,3 +144,10 @@ def test_a_turn_without_a_token_is_left_out() -> None:
     first, *rest = PLAYED[1].turns
     silent = replace(PLAYED[1], turns=(replace(first, token_ids=(), logprobs=()), *rest))
     assert roles(imitation_samples([silent], ObjectiveConfig(), "both")) == [["d", "a", "d"]]
+
+
+def test_without_claims_the_winners_other_turns_share_one() -> None:
+    won = game(0, Outcome.DEFENDER_WINS, num_turns=6, decided_by=5)
+    for max_guesses in (1, 2):
+        (learned,) = imitation_samples([won], ObjectiveConfig(), "winners", claims=False, max_guesses=max_guesses)
+        assert [turn.advantage for turn in learned.turns] == pytest.approx([1 / 2.25, 1.25 / 2.25])

@@ -283,6 +283,29 @@ def test_games_from_a_file_and_under_other_prompts_are_listened_to(tmp_path: Pat
         )
 
 
+def test_games_from_a_file_about_held_out_words_are_not_imitated(tmp_path: Path, tiny_model: Path) -> None:
+    tokenizer = load_tokenizer(str(tiny_model))
+    renderer = taboo_renderer(load_template("chat"), tokenizer, 5)
+    games = []
+    for word in ("river", "music"):
+        said = [("attacker", "it is so ."), ("defender", f"i know the word ! it is `{word}` !")]
+        history = [{"role": role, "content": text} for role, text in said]
+        games.append({"history": history, "target_word": word, "max_turns": 5})
+    file = tmp_path / "games.json"
+    file.write_text(json.dumps(games))
+    config = RunConfig.model_validate({"imitation": {"source": str(file), "listening_coeff": 0.5}})
+    told: list[str] = []
+
+    def made(*held_out: str) -> StageSamples:
+        return StageSamples(config, tokenizer, renderer, {"p"}, Recorder(tmp_path), held_out, told.append)
+
+    (left,) = made("River").imitation(None).games
+    assert tokenizer.decode(left.listening[0].target_ids).strip().startswith("music")
+    assert told == [f"{file}: 1 of 2 games are about held-out words: left out"]
+    with pytest.raises(InputError, match="every game in it is about a word that is held out"):
+        made("river", "music").imitation(None)
+
+
 def test_games_from_a_file_have_the_guesses_of_the_run(tmp_path: Path, tiny_model: Path) -> None:
     tokenizer = load_tokenizer(str(tiny_model))
     renderer = taboo_renderer(load_template("chat"), tokenizer, 5)

@@ -106,6 +106,37 @@ def test_an_opponent_that_always_loses_is_still_drawn_now_and_then() -> None:
     assert hard.hardness(past(1)) == 0.02
 
 
+def test_only_the_learners_losses_make_an_opponent_hard() -> None:
+    """Not what that version lost as the learner, to older ones and fixed opponents, nor its self-play."""
+    hard = league(choose="hard")
+    for version in (1, 2):
+        hard.keep(past(version))
+    for _ in range(20):
+        hard.matrix.add("policy@2", "policy@9", Outcome.ATTACKER_WINS)
+        hard.matrix.add("policy@9", "policy@1", Outcome.ATTACKER_WINS)
+    for _ in range(100):
+        hard.matrix.add("policy@2", "scripted@0", Outcome.DEFENDER_WINS)
+    assert hard.hardness(past(2)) > 0.9
+    assert hard.hardness(past(1)) < 0.1
+    two = PastVersion(3, {"attacker": "a", "defender": "d"})
+    before = hard.hardness(two)
+    for _ in range(100):
+        hard.matrix.add("attacker@3", "defender@3", Outcome.ATTACKER_WINS)
+    assert hard.hardness(two) == before == 0.5
+    hard.matrix.add("attacker@4", "defender@3", Outcome.DEFENDER_WINS)
+    assert hard.hardness(two) > 0.5
+
+
+def test_each_round_has_its_shares_and_its_own_opponents() -> None:
+    opponents = Opponents(3, (("past-0", 0.3), ("fixed-0", 0.1), ("fixed-1", 0.1)))
+    rounds = [[replace(opponents, stage=f"spag-{number}")(n) for n in range(64)] for number in range(1, 41)]
+    assert rounds[0] != rounds[1]
+    for name, share in opponents.shares:
+        met = [sum(name in {seat.partition("/")[0] for seat in pair} for pair in each) / 64 for each in rounds]
+        assert sum(met) / len(met) == pytest.approx(share, abs=0.02)
+        assert max(met) - min(met) <= 0.1, "no round goes without"
+
+
 def meeting(among: League, first: int, second: int, margin: float, games: int) -> None:
     """Pairs of games, one in each seat, in which the first version gains `margin` more than the second."""
     for _ in range(games):

@@ -56,3 +56,8 @@ def test_players_of_every_kind_sample_as_the_run_does() -> None:
     own = seating.engines_of("policy", "policy", "/models/x", 0.5).sampling
     served = seating.guest("served", Endpoint("http://127.0.0.1:1/v1", "tiny"), 0.5).sampling
     assert own == served == Sampling(0.5, 12, 50, 0.9)
+
+
+def test_scripted_players_draw_by_the_seed_of_the_run() -> None:
+    seating = seating_of(seed=7)
+    assert [each.sampling.seed for each in (seating.expert(), seating.guest("fixed", None, 1.0))] == [7, 7]

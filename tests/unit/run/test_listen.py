@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,14 @@ import pytest
 
 from actors.models import load_tokenizer
 from cluster.cli import app
+from cluster.commands.listen import _games
 from cluster.guarded import run_guarded
 from spag_ray.episodes.formats import write_games
+from spag_ray.game.rules import Outcome
 from spag_ray.games.taboo.game import taboo_renderer
 from spag_ray.games.taboo.prompt_file import load_template
+from tests.support.episodes import game
+from tests.support.kuhn_runs import kuhn_game
 from tests.support.report_runs import play, write_log
 
 Listen = Callable[..., tuple[int, str]]
@@ -119,6 +124,14 @@ def test_a_runs_log_is_heard_too(listen: Listen, tiny_model: Path, tmp_path: Pat
     assert "16 of" in printed, printed
     assert "mean p" in printed, printed
     assert "control: log p" in printed, printed
+
+
+def test_games_of_another_game_in_a_runs_log_are_left_out(tmp_path: Path) -> None:
+    write_log(
+        tmp_path, "spag-1", [game(0, Outcome.TIED), replace(kuhn_game("spag-1", 1, "KJ", ("pass",)), game="kuhn")]
+    )
+    log = tmp_path / "episodes" / "spag-1.log"
+    assert [each["target_word"] for each, _ in _games(log, "strict", "taboo")] == ["cat"]
 
 
 def test_games_of_one_word_have_no_control(listen: Listen, tmp_path: Path) -> None:
