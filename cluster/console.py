@@ -192,7 +192,7 @@ class AttachedRun:
 
 def attach(address: str | None = None, run: str | None = None) -> AttachedRun:
     """A run on the cluster at `address` ("ray://head:10001"; None: the one this session is connected with). `run` is
-    the name of its folder; not needed if there is only one.
+    the name of its folder, of a seed's with that of the folder above (kuhn-seed-1); not needed if there is only one.
 
     Raises ClusterError when the cluster does not answer, or has no such run.
     """

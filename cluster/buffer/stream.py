@@ -173,8 +173,9 @@ class GameStream:
         self._words = words
         self._config = config
         self._seed = seed
-        self._seats = seats
+        self._seats = [(0, seats)]  # (the first game, who plays it and later ones)
         self._queue = ReplayQueue(config.replay, config.reuse, seed)
+        self._num_given = 0  # the number after that of the newest game that was given out
         self._leases = Leases()
         self._out: dict[int, Lease] = {}
         self._seen = Numbers()
@@ -256,6 +257,7 @@ class GameStream:
         if not numbers:
             for _ in range(min(count, self.permits_free)):
                 lease = self._words.lease()
+                self._num_given = max(self._num_given, lease.index + 1)
                 self._out[lease.index] = lease
                 self._leases.out[lease.index] = holder, request
                 numbers.append(lease.index)
@@ -321,8 +323,11 @@ class GameStream:
         return set(self._repeated)
 
     def meet(self, seats: Callable[[int], tuple[str, str]]) -> None:
-        """Games that are given out from now on have these players."""
-        self._seats = seats
+        """Games that are given out from now on have these players, from the next pair of games on."""
+        oldest = min(self._out, default=self._num_given)
+        while len(self._seats) > 1 and self._seats[1][0] <= oldest:
+            self._seats.pop(0)  # no game under way needs these
+        self._seats.append((self._num_given + self._num_given % 2, seats))
 
     def advance(self, versions: Mapping[str, int]) -> None:
         """Call when the taken games are trained on and new weights are published: {policy: version}. A repeated call
@@ -364,7 +369,8 @@ class GameStream:
         return all(each in self._seen and each not in self._finished_with for each in group)
 
     def _task(self, lease: Lease) -> GameTask:
-        attacker, defender = self._seats(lease.index)
+        seats = next((each for first, each in reversed(self._seats) if first <= lease.index), self._seats[0][1])
+        attacker, defender = seats(lease.index)
         return GameTask(lease.index, lease.word, STAGE, self._seed, attacker, defender, game=lease.game)
 
     def _versions_of(self, game: Played) -> dict[str, int]:

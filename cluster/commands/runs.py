@@ -64,7 +64,7 @@ def run_stop(run: str, address: str, console: Console) -> None:
         from cluster.console import attach, session
 
         with session(address):
-            attach(run=label_of(Path(run))).stop()
+            attach(run=label_of(Path(run)) if "/" in run else run).stop()
         return
     from cluster.launch.jobs import stop_job
 

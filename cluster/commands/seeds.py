@@ -266,7 +266,8 @@ def _print_table(finished: Sequence[Path], console: Console) -> None:
 def _raise_for(unfinished: Mapping[int, str], asked: SeedRuns, is_stopped: bool) -> None:
     if not unfinished:
         return
-    overrides = [part for each in asked.overrides for part in ("-o", _without_secrets(each))]
+    told_overrides = [each for each in asked.overrides if not _may_be_secret(each)]
+    overrides = [part for each in told_overrides for part in ("-o", each)]
     command = ["train", asked.config, *overrides]
     if is_job():  # the configuration here is a copy that ends with the job
         command = ["submit", "..."]
@@ -274,19 +275,19 @@ def _raise_for(unfinished: Mapping[int, str], asked: SeedRuns, is_stopped: bool)
     told = ", ".join(f"seed-{seed} {became}" for seed, became in sorted(unfinished.items()))
     has_failed = any(became.startswith("failed") for became in unfinished.values())
     error = StopRequestedError if is_stopped and not has_failed else SeedsError
-    raise error(f"{told}; to continue: spag-ray {shlex.join(command)} --resume")
+    more = "" if len(told_overrides) == len(asked.overrides) else ", with your -o of environment variables"
+    raise error(f"{told}; to continue: spag-ray {shlex.join(command)} --resume{more}")
 
 
-def _without_secrets(override: str) -> str:
-    """KEY=VALUE without the values of environment variables, which belong in no log.
+def _may_be_secret(override: str) -> bool:
+    """Whether KEY=VALUE has values of environment variables, which belong in no log.
 
-    >>> _without_secrets("learner.env.TOKEN=abc"), _without_secrets("engine={env: {A: b}}"), _without_secrets("seed=1")
-    ('learner.env.TOKEN=...', 'engine=...', 'seed=1')
+    >>> _may_be_secret("learner.env.TOKEN=abc"), _may_be_secret("engine={env: {A: b}}"), _may_be_secret("seed=1")
+    (True, True, False)
     """
     key, _, value = override.partition("=")
     part, _, rest = key.strip().partition(".")
-    may_have_some = part in ("engine", "learner") and (rest.split(".")[0] == "env" or (not rest and "env" in value))
-    return f"{key}=..." if may_have_some else override
+    return part in ("engine", "learner") and (rest.split(".")[0] == "env" or (not rest and "env" in value))
 
 
 def _seeds_text(seeds: Sequence[int]) -> str:

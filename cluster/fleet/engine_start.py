@@ -14,6 +14,7 @@ from cluster.handles import EngineHandle, Ref
 from cluster.planning.reservation import Reservation
 from cluster.rollout.arenas import Arenas
 from cluster.rollout.engine_actor import EngineActor, Pulse, slowest
+from cluster.runtime.output_files import label_of
 from cluster.runtime.ray_session import get
 from cluster.supervision.tasks import Tasks
 from cluster.types import Engine, Says, says_nothing
@@ -59,7 +60,7 @@ class EngineStarter:
         try:
             for record in records:
                 handle: EngineHandle = actor.options(
-                    name=f"{record.name}-{self._folder.name}",
+                    name=f"{record.name}-{label_of(self._folder)}",
                     num_cpus=config.num_cpus,
                     num_gpus=config.num_gpus,
                     max_concurrency=4096,

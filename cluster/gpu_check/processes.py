@@ -121,12 +121,12 @@ def _asked(query: str, *options: str) -> list[str]:
     """Of the GPUs that this process may use: CUDA_VISIBLE_DEVICES has their indices or UUIDs."""
     command = ["nvidia-smi", f"--query-gpu={query}", f"--format={','.join(('csv', 'noheader', *options))}"]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None and not visible.strip():
+    if visible is not None and "MIG" not in visible:  # nvidia-smi does not choose a part of a GPU by its name
+        if not visible.strip():
+            return []
+        command.append(f"--id={visible}")
+    try:
+        lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):
         return []
-    for chosen in [command] if visible is None else [[*command, f"--id={visible}"], command]:
-        try:
-            lines = subprocess.run(chosen, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
-        except (OSError, subprocess.SubprocessError):
-            continue  # nvidia-smi does not choose a part of a GPU (MIG) by its name
-        return [line.strip() for line in lines if line.strip()]
-    return []
+    return [line.strip() for line in lines if line.strip()]

@@ -19,6 +19,7 @@ from cluster.learning.policy_training import PolicyTraining, ShowStep
 from cluster.learning.training_stage import TrainingStage
 from cluster.learning.weight_sync import Export, Gate, Probe, export, publish, verify_weights
 from cluster.planning.reservation import Reservation
+from cluster.runtime.output_files import label_of
 from cluster.tracking.recorder import Recorder
 from cluster.types import Engine, Says, says_nothing
 from spag_ray.config.run import RunConfig
@@ -85,7 +86,7 @@ class LearningPolicy:
             self._config.learner,
             self._config.objective,
             str(self._folder / "logs"),
-            f"{label}-{self._folder.name}",
+            f"{label}-{label_of(self._folder)}",
             self._reservation,
             advice=lambda: memory_advice(self._config, self.model),
             says=partial(self.says, label),

@@ -15,6 +15,7 @@ from spag_ray.episodes.formats import holds_games, read_games, read_samples, rea
 from spag_ray.errors import InputError
 from spag_ray.game.protocol import guesser_of
 from spag_ray.game.renderer import Renderer
+from spag_ray.games.taboo.decks import says_none_of
 from spag_ray.results.lines import SamplesLine
 from spag_ray.stages import EXPERT, IMITATED, Stage
 from spag_ray.tokens import Tokenizer
@@ -46,7 +47,7 @@ class StageSamples:
         held_out: Sequence[str] = (),
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._held_out = {word.casefold() for word in held_out}
+        self._held_out = held_out
         self._note = note
         self._config = config
         self._tokenizer = tokenizer
@@ -86,7 +87,8 @@ class StageSamples:
 
     def _without_held_out(self, games: Sequence[_Game], source: str) -> list[_Game]:
         """Raises InputError if none is left."""
-        left = [game for game in games if game["target_word"].casefold() not in self._held_out]
+        is_free = says_none_of(self._held_out)
+        left = [game for game in games if is_free(game["target_word"])]
         if not left and games:
             raise InputError(f"{source}: every game in it is about a word that is held out (words.num_held_out)")
         if len(left) < len(games):

@@ -33,6 +33,7 @@ from cluster.handles import ActorHandle
 from cluster.planning.bundles import Bundle, NodeUse, missing_room
 from cluster.planning.placement import SMALLEST
 from cluster.runtime.nodes import ray_nodes
+from cluster.runtime.output_files import label_of
 from cluster.runtime.ray_session import ClusterError
 from spag_ray.config.parts import ClusterConfig
 
@@ -183,7 +184,7 @@ def node_uses() -> list[NodeUse]:
 
 def reservation_of(run_folder: Path) -> str:
     """The name of a run's placement group."""
-    return f"places-{run_folder.name}"
+    return f"places-{label_of(run_folder)}"
 
 
 def free(name: str) -> None:

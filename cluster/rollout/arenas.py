@@ -18,6 +18,7 @@ from cluster.handles import Ref
 from cluster.rollout.arena_actor import ArenaActor, ArenaHandle
 from cluster.rollout.shards import shares
 from cluster.runtime.locks import RankedLock
+from cluster.runtime.output_files import label_of
 from cluster.runtime.ray_session import NoAnswerError, get, is_unavailable
 from cluster.supervision.actor_watch import ActorWatch
 from cluster.supervision.restart_budget import RestartBudget
@@ -189,7 +190,7 @@ class Arenas:
     def _start(self, index: int) -> ArenaHandle:
         self._lives[index] += 1
         name = self.name(index)
-        actor = ray.remote(ArenaActor).options(name=f"{name}-{self._folder.name}", num_cpus=0)
+        actor = ray.remote(ArenaActor).options(name=f"{name}-{label_of(self._folder)}", num_cpus=0)
         handle: ArenaHandle = actor.remote(
             name,
             str(self._folder / "logs" / f"{name}.log"),

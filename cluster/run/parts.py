@@ -24,6 +24,7 @@ from cluster.planning.reservation import Reservation, reservation_of
 from cluster.rollout.arenas import Arenas
 from cluster.run.control import RunControl
 from cluster.run.health import Health
+from cluster.runtime.output_files import label_of
 from cluster.runtime.without_torch import tokenizer_without_torch
 from cluster.schedules.collapse_watch import CollapseWatch
 from cluster.schedules.exploitability import Exploitability
@@ -215,7 +216,7 @@ def _word_stream(config: RunConfig, words: Scenarios) -> WordStream:
 
 def _start_buffer(config: RunConfig, lease: FolderLease) -> BufferHandle:
     actor = ray.remote(BufferActor).options(
-        name=f"buffer-{lease.folder.name}",
+        name=f"buffer-{label_of(lease.folder)}",
         num_cpus=0,
         max_concurrency=1024,
         max_restarts=-1,  # Ray's number is of the actor's whole life; RestartBudget counts restarts within a time

@@ -24,7 +24,8 @@ def label_of(folder: Path) -> str:
     ('kuhn-20261128-seed-3', 'kuhn-20261128')
     """
     is_seed = re.fullmatch(r"seed-\d+", folder.name) is not None
-    return f"{folder.resolve().parent.name}-{folder.name}" if is_seed else folder.name
+    above = folder if folder.is_absolute() else folder.resolve()  # a link above has its own name everywhere
+    return f"{above.parent.name}-{folder.name}" if is_seed else folder.name
 
 
 def told_apart_paths(paths: Sequence[Path]) -> list[str]:

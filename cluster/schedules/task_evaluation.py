@@ -22,6 +22,7 @@ from actors.models import load_tokenizer
 from cluster.handles import Actor, Handle, actor_method
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.rollout.remote_policy import RemotePolicy
+from cluster.runtime.output_files import label_of
 from cluster.runtime.ray_session import get, own_environment, redirect_output
 from cluster.schedules.playground import Playground
 from cluster.supervision.restart_budget import RestartBudget
@@ -144,7 +145,7 @@ class TaskEvaluation:
         handle: EvaluationHandle = (
             ray.remote(EvaluationActor)
             .options(
-                name=f"evaluation-{self._folder.name}",
+                name=f"evaluation-{label_of(self._folder)}",
                 num_cpus=0,
                 max_concurrency=2,
                 scheduling_strategy=here,

@@ -13,7 +13,7 @@ import random
 import secrets
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
@@ -63,15 +63,22 @@ class Table:
         return not own and (other or self.rules.guesser is not None)
 
     def tells(self, history: Sequence[str], place: int, role: Role, scenario: str) -> bool:
-        """Whether a person in this seat may read the other's turn at `place` before the end. Seats that move at once
-        may not: what they read next does not change by it, or the game says who moves next, and what was done."""
+        """Whether a person in this seat may read the other's turn at `place` before the end. Not where seats move at
+        once: what this seat reads next would be the same after another turn. A game that says who moves next, or in
+        which that cannot be tried, tells in its own messages what was done."""
         game, seat = self.rules.game, seat_of(role)
         if self.rules.guesser is not None:
             return True
-        if isinstance(game, Ordered):
+        if isinstance(game, Ordered) or place % 2 == seat:
             return False
-        before, after = (list(game.messages(seat, history[:end], scenario)) for end in (place, place + 1))
-        return before != after
+        *before, said = history[: place + 1]
+        legal: Callable[..., Sequence[str]] = getattr(game, "legal", lambda *_: [f"{said} and more"])
+        try:
+            others = [text for text in legal(before, scenario) if text != said]
+            reads = [list(game.messages(seat, [*before, text], scenario)) for text in (said, *others[:1])]
+        except Exception:  # a game of the user's own
+            return False
+        return len(reads) > 1 and reads[0] != reads[1]
 
     def given(self) -> str:
         return random.choice(self._scenarios)

@@ -155,7 +155,7 @@ METRICS: tuple[Metric, ...] = (
     _gauge(
         "spag_ray_stream_gpu_tokens_per_second",
         "tokens/s",
-        "tokens sampled in a stream since it started, per GPU of the engines; not on CPUs",
+        "tokens sampled in a stream since it started or was resumed, per GPU of the engines; not on CPUs",
         "stream",
         "tokens_per_s_per_gpu",
     ),

@@ -330,7 +330,7 @@ class RunConfig(Part):
                     f"{key} ({count}) has to be a multiple of words.games_per_word ({size}), so that groups are whole; "
                     f"set it to {-(-count // size) * size}"
                 )
-        if self.self_play.games_per_round % 2 and self.meets_others:
+        if self.schedule == "rounds" and self.self_play.games_per_round % 2 and self.meets_others:
             raise ValueError(
                 f"self_play.games_per_round is {self.self_play.games_per_round}, but against other players the learner "
                 f"plays each word once in each seat; set an even number"

@@ -19,7 +19,9 @@ class Pauses:
         self.found: list[tuple[float, float]] = []
         self._newest: float | None = None
         self._last_kind = ""
-        self._is_open = False  # whether the last pause has not been confirmed by a resume
+        self._num_open = (
+            0  # of the last pauses, those that no resume has confirmed: a start may fail, and be tried again
+        )
 
     @property
     def seconds(self) -> float:
@@ -29,15 +31,17 @@ class Pauses:
         """`line`: None for one of an unknown kind."""
         kind = "" if line is None else line.kind
         is_resumed = isinstance(line, ResumedLine | SetAsideLine)
-        if self._is_open and (is_resumed or kind not in _OF_A_START):
-            self._is_open = False
-            if not is_resumed:
-                self.found.pop()
-        elif not self._is_open and self._newest is not None and time - self._newest > LONGEST_SILENCE_S:
+        if self._newest is not None and time - self._newest > LONGEST_SILENCE_S:
             # Between a start, or a restart of learners, and the resume the run loads models: it runs.
             is_bare = is_resumed and self._last_kind not in (*_OF_ENGINES, "restart")
-            self._is_open = isinstance(line, EngineStateLine) and not line.before
-            if is_bare or self._is_open:
+            is_start = isinstance(line, EngineStateLine) and not line.before
+            if is_bare or is_start:
                 self.found.append((self._newest, time))
+                self._num_open += is_start
+        if is_resumed:
+            self._num_open = 0
+        elif self._num_open and kind not in _OF_A_START:
+            del self.found[-self._num_open :]
+            self._num_open = 0
         self._newest = time if self._newest is None else max(self._newest, time)
         self._last_kind = kind

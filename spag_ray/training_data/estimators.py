@@ -147,10 +147,8 @@ def estimator_of(objective: ObjectiveConfig, baselines: RoleBaselines | None, is
 def agreeing(trajectories: Sequence[Trajectory]) -> list[bool]:
     """[trajectories] Whether all of a group of two or more were paid the same, so that there is nothing to compare."""
     groups = _by(trajectories, lambda each: (each.scenario, each.seat))
-    return [
-        len(groups[each.scenario, each.seat]) > 1 and len(set(groups[each.scenario, each.seat])) == 1
-        for each in trajectories
-    ]
+    alike = {key: len(paid) > 1 and len(set(paid)) == 1 for key, paid in groups.items()}
+    return [alike[each.scenario, each.seat] for each in trajectories]
 
 
 def applied(estimator: Estimator, name: str, trajectories: Sequence[Trajectory]) -> list[list[float]]:

@@ -74,8 +74,9 @@ def game_samples(
     tokens that were not sampled. In games between policies only the turns of policies in `learning` are trained on
     (all, if it is None).
     """
-    played = _played(episodes, payoffs, learning)
-    agrees = [objective.drop_agreeing and alike for alike in agreeing([each.trajectory for each in played])]
+    needs_played = objective.drop_agreeing or objective.advantage != "spag"
+    played = _played(episodes, payoffs, learning) if needs_played else []
+    agrees = agreeing([each.trajectory for each in played]) if objective.drop_agreeing else [False] * len(played)
     left_out = list(compress(played, agrees))
     if objective.advantage == "spag":
         seats_out = {(each.place, each.role) for each in left_out}
@@ -128,7 +129,7 @@ def _of_shares(
         for place, episode in enumerate(episodes)
         if (own := compared_results(episode, objective, payoffs, learning)) is not None
     ]
-    compared = [(episode, own) for episode, own in compared if any(value is not None for value in own.values())]
+    compared = [(episode, own) for episode, own in compared if _trains_any(episode.verdict.outcome, own, objective)]
     counted, results = [episode for episode, _ in compared], [own for _, own in compared]
     winners = [episode.verdict.outcome.winner for episode in counted]
     is_new = [episode.number not in repeated for episode in counted]
@@ -311,11 +312,13 @@ def _of_end(
 
 def _counts(verdict: Verdict, objective: ObjectiveConfig, payoffs: Payoffs) -> bool:
     """Whether the result of such a game is trained on: won or tied by play, and paid to a trained seat."""
-    if verdict.outcome.breaker is not None:
-        return False
-    results, winner = paid(payoffs, verdict), verdict.outcome.winner
+    return verdict.outcome.breaker is None and _trains_any(verdict.outcome, paid(payoffs, verdict), objective)
+
+
+def _trains_any(outcome: Outcome, results: Results, objective: ObjectiveConfig) -> bool:
+    """Whether one of the seats that were paid is trained."""
     if objective.learn_from == "winners":
-        return winner is not None and results[winner] is not None
+        return outcome.winner is not None and results[outcome.winner] is not None
     return any(value is not None for value in results.values())
 
 

@@ -39,16 +39,18 @@ def imitation_samples(
         if objective.advantage != "spag":  # estimators are of self-play, and so is their `role_weights: none`
             usual |= {"advantage": "spag", "role_weights": "balanced"}
         plain = objective.model_copy(update={**usual, "drop_agreeing": False, "information_gain": 0.0})
+        if claims and max_guesses == 1:
+            return game_samples(episodes, plain, sampled=False)
         weights = {game.episode_id: game.weight for game in game_samples(episodes, plain, sampled=False)}
     games = []
     for episode in episodes:
         shares = imitated_turns(episode, learn_from, objective.decay, claims, max_guesses)
         turns = tuple(
-            Sample(turn.prompt_ids, turn.token_ids, shares[index], role=turn.role)
+            Sample(turn.prompt_ids, turn.token_ids, shares[index], role=turn.role, forced=turn.forced)
             for index, turn in enumerate(episode.turns)
             if index in shares and turn.token_ids
         )
-        if turns:
+        if turns and (learn_from != "winners" or episode.episode_id in weights):  # a win may pay the winner nothing
             weight = weights[episode.episode_id] if learn_from == "winners" else 1.0
             games.append(GameSample(episode.episode_id, episode.verdict.outcome.winner, weight, turns))
     return games

@@ -13,7 +13,7 @@ import importlib.util
 import json
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -108,13 +108,7 @@ def split_words(words: Sequence[str], num_held_out: int, seed: int) -> tuple[lis
 def without_words(cards: Mapping[str, Card], words: Sequence[str]) -> Deck:
     """The cards without these words: neither as targets nor in clues or traps, in no form that the referee takes for
     the word ("feet" for "foot"), with small letters or capitals."""
-    out = {word.casefold() for word in words}
-    forms = [word_forms(word).pattern for word in sorted(out)]
-
-    def is_free(text: str) -> bool:
-        folded = text.casefold()
-        return not any(form.search(folded) for form in forms)
-
+    is_free = says_none_of(words)
     return {
         word: dataclasses.replace(
             card,
@@ -122,8 +116,19 @@ def without_words(cards: Mapping[str, Card], words: Sequence[str]) -> Deck:
             traps=tuple(trap for trap in card.traps if is_free(trap.ask) and is_free(trap.answer)),
         )
         for word, card in cards.items()
-        if word.casefold() not in out
+        if is_free(word)
     }
+
+
+def says_none_of(words: Iterable[str]) -> Callable[[str], bool]:
+    """Of a text: whether it has none of these words, in any of their forms."""
+    forms = [word_forms(word).pattern for word in sorted({word.casefold() for word in words})]
+
+    def is_free(text: str) -> bool:
+        folded = text.casefold()
+        return not any(form.search(folded) for form in forms)
+
+    return is_free
 
 
 def _read_data() -> dict[str, dict[str, list[str]]]:

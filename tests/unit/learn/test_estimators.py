@@ -164,6 +164,16 @@ def test_games_that_are_left_out_count_nowhere_else(objective: dict[str, Any]) -
     assert [each.episode_id for each in found] == [each.episode_id for each in kept]
 
 
+def test_a_win_whose_winner_is_left_out_balances_no_role() -> None:
+    """Its loser, who was paid differently, is not trained with `learn_from: winners`."""
+    won, lost = Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS
+    alike = [played(number, "stone", won) for number in range(2)]
+    alike[0] = replace(alike[0], verdict=replace(alike[0].verdict, end_reason=EndReason.SAID_WORD))
+    kept = [played(number, "river", outcome) for number, outcome in enumerate((won, lost), 2)]
+    payoffs, objective = Payoffs(wrong_guess=(1, -0.5)), ObjectiveConfig(drop_agreeing=True)
+    assert game_samples(alike + kept, objective, payoffs) == game_samples(kept, objective, payoffs)
+
+
 @pytest.mark.parametrize("baseline", ["mean", "moving", "scenario"])
 def test_a_frozen_opponents_results_are_no_baseline_of_the_learner(baseline: str) -> None:
     """The learner wins every game, in both seats."""

@@ -497,14 +497,14 @@ def test_a_run_on_a_cpu_has_a_tiny_model_of_its_own(
     assert placement_fault(config, [NodeResources("here", 2, 0)]) is None
 
 
-@pytest.mark.parametrize(("visible", "found"), [(None, 3), ("", 0), ("1", 1), ("MIG-1", 3)])
+@pytest.mark.parametrize(("visible", "found"), [(None, 3), ("", 0), ("1", 1), ("-1", 0), ("MIG-1", 3)])
 def test_only_gpus_that_the_process_may_use_are_counted(
     visible: str | None, found: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """nvidia-smi lists all, chooses by index, and knows no part of a GPU."""
     tool = tmp_path / "nvidia-smi"
     tool.write_text(
-        "#!/bin/sh\ncase \"$*\" in *--id=MIG*) exit 6;; *--id=*) echo one;; *) printf 'one\\ntwo\\nthree\\n';; esac\n"
+        "#!/bin/sh\ncase \"$*\" in *--id=-1*) exit 6;; *--id=*) echo one;; *) printf 'one\\ntwo\\nthree\\n';; esac\n"
     )
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")

@@ -151,3 +151,10 @@ def test_without_claims_the_winners_other_turns_share_one() -> None:
     for max_guesses in (1, 2):
         (learned,) = imitation_samples([won], ObjectiveConfig(), "winners", claims=False, max_guesses=max_guesses)
         assert [turn.advantage for turn in learned.turns] == pytest.approx([1 / 2.25, 1.25 / 2.25])
+
+
+def test_a_win_that_pays_the_winner_nothing_is_not_imitated() -> None:
+    won = game(0, Outcome.DEFENDER_WINS, decided_by=3)
+    won = replace(won, verdict=replace(won.verdict, payoffs=(-1.0, None)))
+    for claims in (True, False):
+        assert imitation_samples([won], ObjectiveConfig(), "winners", claims=claims) == []

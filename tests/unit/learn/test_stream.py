@@ -521,10 +521,12 @@ def test_games_of_a_stream_are_against_whom_the_league_drew_last_also_after_a_re
     async def scenario() -> None:
         buffer = BufferActor(str(tmp_path))
         await buffer.open_stream(spec(StreamConfig(games_per_version=100, max_lag=0)))
-        before = await buffer.lease("arena-0", 10)
-        assert {(task.attacker, task.defender) for task in before} == {("attacker", "defender")}
-        await buffer.meet(Opponents(0, (("past-0", 0.0), ("past-1", 1.0))))
-        after = await buffer.lease("arena-0", 10)
+        before = await buffer.lease("arena-0", 11)
+        for name in ("past-0", "past-1"):
+            await buffer.meet(Opponents(0, ((name, 1.0),)))
+        pair, *after = await buffer.lease("arena-0", 10)
+        for task in (*before, pair):
+            assert (task.attacker, task.defender) == ("attacker", "defender"), "the second of a pair is as the first"
         again = await BufferActor(str(tmp_path)).lease("arena-1", 10)
         for task in after + again:
             assert "past-1" in {task.attacker.partition("/")[0], task.defender.partition("/")[0]}

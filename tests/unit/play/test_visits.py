@@ -497,19 +497,35 @@ def test_what_is_hidden_in_other_deals_or_from_both_is_shown_to_nobody(env: str)
 
 
 class RockPaper:
-    """Both choose in secret."""
+    """Both choose in secret. Messages are those of the seat to move, as the protocol says."""
 
     def scenarios(self) -> Sequence[str]:
         return ["one"]
 
     def messages(self, seat: int, history: Sequence[str], scenario: str) -> list[dict[str, str]]:
-        told = "".join(history[: len(history) // 2 * 2])
+        assert len(history) % 2 == seat
+        told = "".join(history[: len(history) // 2 * 2]) + ("The other has chosen." if seat else "")
         return [{"role": "user", "content": f"{told} rock or paper?"}]
 
 
+class Chat(RockPaper):
+    """One after the other."""
+
+    def messages(self, seat: int, history: Sequence[str], scenario: str) -> list[dict[str, str]]:
+        assert len(history) % 2 == seat
+        return [{"role": "user", "content": " / ".join(history) or "Begin."}]
+
+
+class Broken(Chat):
+    def messages(self, seat: int, history: Sequence[str], scenario: str) -> list[dict[str, str]]:
+        raise RuntimeError
+
+
 def test_a_persons_seat_reads_no_move_that_is_made_at_the_same_time() -> None:
-    table = visits.Table(Rules(cast(Any, RockPaper()), "own"), plain_names("own"), ["one"])
-    assert not table.tells(["rock"], 0, Role.DEFENDER, "one")
+    for game, tells in ((RockPaper(), False), (Chat(), True), (Broken(), False)):
+        table = visits.Table(Rules(cast(Any, game), "own"), plain_names("own"), ["one"])
+        assert table.tells(["rock"], 0, Role.DEFENDER, "one") == tells
+        assert table.tells(["rock", "paper", "rock"], 2, Role.DEFENDER, "one") == tells
     kuhn = visits.Table(Rules(KuhnPoker(), "kuhn"), plain_names("kuhn"), ["KQ"])
     assert kuhn.tells(["bet"], 0, Role.DEFENDER, "KQ"), "the other one has to answer it"
     taboo = visits.Table(Rules(TabooGame(), "taboo"), plain_names("taboo"), ["river"])

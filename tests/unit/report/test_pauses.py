@@ -26,6 +26,8 @@ HOURS = 36_000.0
         ([(HOURS, RESUMED), (HOURS + 1, WORK)], HOURS),
         ([(HOURS, NEW), (HOURS + 20, BEHIND), (HOURS + 25, PLAYS), (HOURS + 26, RESUMED)], HOURS),
         ([(HOURS, NEW), (HOURS + 600, BEHIND), (HOURS + 1200, RESUMED), (HOURS + 1201, WORK)], HOURS),
+        ([(HOURS, NEW), (HOURS + 9, BEHIND), (2 * HOURS, NEW), (2 * HOURS + 9, RESUMED)], 2 * HOURS - 9),  # tried twice
+        ([(HOURS, NEW), (2 * HOURS, NEW), (2 * HOURS + 9, WORK)], 0.0),
         ([(HOURS, NEW), (HOURS + 20, BEHIND), (HOURS + 25, WORK)], 0.0),  # an engine more, after a long step
         ([(HOURS, WORK)], 0.0),
         ([(HOURS, None)], 0.0),
