@@ -19,9 +19,8 @@ class Pauses:
         self.found: list[tuple[float, float]] = []
         self._newest: float | None = None
         self._last_kind = ""
-        self._num_open = (
-            0  # of the last pauses, those that no resume has confirmed: a start may fail, and be tried again
-        )
+        # Of the last pauses those that no resume has confirmed: a start may fail, and be tried again.
+        self._num_open = 0
 
     @property
     def seconds(self) -> float:
