@@ -242,7 +242,7 @@ def test_a_notice_to_stop_ends_the_process_well_and_in_time(
     with begun(file, folder, num_syncs=3) as process:
         output = told_to_stop(process)
     assert "asked to stop" in output, output
-    assert f"--resume --run-dir {folder}" in " ".join(output.split()), output
+    assert f"--run-dir {folder} --resume" in " ".join(output.split()), output
     found = Checkpoints(folder, config.checkpoint).newest()
     assert found is not None
     learned = max(line["version"] for line in records_of(folder, "sync"))
