@@ -190,7 +190,7 @@ def build_parts(
         words=_word_stream(config, words),
         cards=cards,
         samples=StageSamples(
-            config, tokenizer, renderers[guessing], learning, recorder, held_out[guessing], status.note
+            config, tokenizer, renderers[guessing], learning, recorder, held_out=held_out[guessing], note=status.note
         ),
         league=league,
         matches=matches,

@@ -19,6 +19,7 @@ from typing import Any, cast
 
 import pytest
 
+from actors.league import Opponents
 from cluster.fleet.publisher import Publisher
 from cluster.handles import SavedWeights
 from cluster.learning.learning_policy import LearningPolicy
@@ -374,6 +375,9 @@ class Streamed:
         return [
             self._life.play(str(STREAM), lease.index, lease.word, self._opponents(lease.index)) for lease in leases[-2:]
         ], set()
+
+    def meet(self, opponents: Opponents) -> None:
+        self._opponents = opponents
 
     def learned(self) -> dict[str, Any]:
         self._num_learned += 1
