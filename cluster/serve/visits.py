@@ -7,6 +7,7 @@ only when this seat may know it or the game has ended.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import math
 import random
@@ -48,6 +49,12 @@ class Table:
         self._scenarios = scenarios
         self._every = frozenset() if isinstance(rules.game, ReadsScenarios) else frozenset(rules.game.scenarios())
 
+    @functools.cached_property
+    def _hides(self) -> list[bool]:
+        """[seats] Whether the game says of some scenario what is hidden from the seat."""
+        hidden = getattr(self.rules.game, "hidden", lambda *_: ())
+        return [any(hidden(seat, scenario) for scenario in self._scenarios) for seat in (0, 1)]
+
     def may_choose(self, role: Role) -> bool:
         """Whether a person in this seat may choose the scenario: not if that tells what the seat must not know."""
         return not isinstance(self.rules.game, Hides) or self.may_see(role)
@@ -56,11 +63,10 @@ class Table:
         """Whether a person in this seat may see the scenario that was drawn: only where the game says what is hidden,
         never anything from this seat, and from the other one something. If it says nothing of either seat, such as of
         one deal, neither may know the scenario: a card that is dealt later is hidden from both."""
-        game, seat = self.rules.game, seat_of(role)
-        if not isinstance(game, Hides) or role is self.rules.guesser:
+        if not isinstance(self.rules.game, Hides) or role is self.rules.guesser:
             return False
-        own, other = (any(game.hidden(each, scenario) for scenario in self._scenarios) for each in (seat, 1 - seat))
-        return not own and (other or self.rules.guesser is not None)
+        seat = seat_of(role)
+        return not self._hides[seat] and (self._hides[1 - seat] or self.rules.guesser is not None)
 
     def tells(self, history: Sequence[str], place: int, role: Role, scenario: str) -> bool:
         """Whether a person in this seat may read the other's turn at `place` before the end. Not where seats move at
@@ -69,7 +75,7 @@ class Table:
         game, seat = self.rules.game, seat_of(role)
         if self.rules.guesser is not None:
             return True
-        if isinstance(game, Ordered) or place % 2 == seat:
+        if isinstance(game, Ordered):
             return False
         *before, said = history[: place + 1]
         legal: Callable[..., Sequence[str]] = getattr(game, "legal", lambda *_: [f"{said} and more"])

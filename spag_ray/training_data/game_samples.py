@@ -74,19 +74,10 @@ def game_samples(
     tokens that were not sampled. In games between policies only the turns of policies in `learning` are trained on
     (all, if it is None).
     """
-    needs_played = objective.drop_agreeing or objective.advantage != "spag"
-    played = _played(episodes, payoffs, learning) if needs_played else []
-    agrees = agreeing([each.trajectory for each in played]) if objective.drop_agreeing else [False] * len(played)
-    left_out = list(compress(played, agrees))
     if objective.advantage == "spag":
-        seats_out = {(each.place, each.role) for each in left_out}
-        learned = _of_shares(episodes, objective, payoffs, baselines, learning, window, repeated, seats_out)
-        for each in left_out:
-            for index in each.turns:
-                learned[each.place][1].pop(index, None)
+        learned = _of_shares(episodes, objective, payoffs, baselines, learning, window=window, repeated=repeated)
     else:
-        kept = list(compress(played, map(not_, agrees)))
-        learned = _estimated(episodes, kept, objective, baselines, repeated)
+        learned = _estimated(episodes, objective, payoffs, baselines, learning, repeated)
     if objective.information_gain:
         for (_, own), added in zip(learned, gain_advantages(episodes, objective, learning), strict=True):
             for index, value in added.items():
@@ -121,9 +112,10 @@ def _of_shares(
     learning: Container[str] | None,
     window: RoleWindow | None,
     repeated: Container[int],
-    left_out: Container[tuple[int, Role]],
 ) -> _Learned:
-    """`advantage: spag`. `left_out`: (place of a game, seat) that drop_agreeing leaves out."""
+    """`advantage: spag`."""
+    played = _played(episodes, payoffs, learning) if objective.drop_agreeing else []
+    left_out = {(each.place, each.role): each.turns for each in compress(played, _agree(played))}
     compared = [
         (episode, {role: None if (place, role) in left_out else value for role, value in own.items()})
         for place, episode in enumerate(episodes)
@@ -156,6 +148,9 @@ def _of_shares(
         # A game outside, which only information gain may train, won nothing that roles are balanced by.
         weight = 1.0 if winner is None or episode.episode_id not in has_weight else weights[winner]
         learned.append((weight, advantages(episode, objective, payoffs, expected(episode), divisors)))
+    for (place, _), turns in left_out.items():
+        for index in turns:
+            learned[place][1].pop(index, None)
     if baselines is not None:
         baselines.update(list(compress(results, is_new)))
     return learned
@@ -187,18 +182,26 @@ def _played(episodes: Sequence[Episode], payoffs: Payoffs, learning: Container[s
     return found
 
 
+def _agree(played: Sequence[_Played]) -> list[bool]:
+    return agreeing([each.trajectory for each in played])
+
+
 def _num_trained(turn: Turn) -> int:
     return len(turn.token_ids) - num_forced(turn.forced)
 
 
 def _estimated(
     episodes: Sequence[Episode],
-    played: Sequence[_Played],
     objective: ObjectiveConfig,
+    payoffs: Payoffs,
     baselines: RoleBaselines | None,
+    learning: Container[str] | None,
     repeated: Container[int],
 ) -> _Learned:
     """Advantages by a named estimator, or by a function of the user's own. Every game has weight 1."""
+    played = _played(episodes, payoffs, learning)
+    if objective.drop_agreeing:
+        played = list(compress(played, map(not_, _agree(played))))
     is_new = [episodes[each.place].number not in repeated for each in played]
     estimator = estimator_of(objective, baselines, is_new)
     found = applied(estimator, objective.advantage, [each.trajectory for each in played])
@@ -212,7 +215,7 @@ def num_dropped(episodes: Sequence[Episode], payoffs: Payoffs, learning: Contain
     """How many of these games are about a scenario that teaches nothing: `objective.drop_agreeing` leaves every turn
     out, or no game paid."""
     played = _played(episodes, payoffs, learning)
-    agrees = agreeing([each.trajectory for each in played])
+    agrees = _agree(played)
     differing = {each.trajectory.scenario for each, alike in zip(played, agrees, strict=True) if not alike}
     asked = {
         episode.scenario
