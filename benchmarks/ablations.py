@@ -16,6 +16,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.proof import BREACHES, CONFIG, guess_cells, held_out_lines, match, score_cells, share, spag_of, train
 from spag_ray.config.loading import load_config
@@ -85,7 +86,7 @@ def last_stage(overrides: Sequence[str] = ()) -> str:
     return str(Stage.of_round(load_config(CONFIG, overrides).self_play.rounds))
 
 
-def stages(matches: Path, held_out: Sequence[Mapping]) -> dict[str, dict]:
+def stages(matches: Path, held_out: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """{stage: its games against itself}: a held-out line, and how many were tied or broke the rules."""
     found = {}
     for each in read_matches(matches):
@@ -100,9 +101,9 @@ def stages(matches: Path, held_out: Sequence[Mapping]) -> dict[str, dict]:
     return found
 
 
-def measured(folder: Path, name: str) -> dict:
+def measured(folder: Path, name: str) -> dict[str, Any]:
     """An ablation's stages against themselves, and its last one's matches with the seed's."""
-    record: dict = {"stages": stages(folder / name / "matches.json", held_out_lines(folder / name))}
+    record: dict[str, Any] = {"stages": stages(folder / name / "matches.json", held_out_lines(folder / name))}
     if name in OF_SELF_PLAY:
         record["against"] = [each.as_json() for each in read_matches(folder / f"{name}.matches.json")]
     return record
@@ -132,7 +133,7 @@ def table(seed: Path) -> Iterator[str]:
             yield f"| {name} | {' | '.join(score_cells([met], last, name))} |"
 
 
-def row(title: str, stage: Mapping) -> str:
+def row(title: str, stage: Mapping[str, Any]) -> str:
     cells = [
         title,
         *guess_cells(stage),

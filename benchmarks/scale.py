@@ -12,7 +12,7 @@ Ray's processes run on the same cores.
 
     python -m benchmarks.scale --part batches|weights|idle
 
-A part of scale_learning.py or scale_idle.py instead, each under a minute.
+Parts of scale_learning.py, or what 448 engines cost that have nothing to say, each under a minute.
 
     python -m benchmarks.scale --model-of-70b
 
@@ -38,25 +38,27 @@ import psutil
 import ray
 
 from actors.arena import Rules
-from actors.league import Opponents
 from actors.models import BUILT_IN, load_tokenizer, resolve_model
 from actors.policy import Completion, Request, Sampling
 from benchmarks.machine import machine
-from cluster.buffer.buffer_actor import BufferActor, StreamSpec
+from benchmarks.stream_restart import stream_spec
+from cluster.buffer.buffer_actor import BufferActor
+from cluster.fleet.heartbeats import Heartbeats
 from cluster.rollout.arena_actor import ArenaActor
 from cluster.rollout.request_queue import Packed, RequestQueue
 from cluster.rollout.shards import shares
 from cluster.runtime.ray_session import collect_seldom, ray_session
+from cluster.supervision.actor_watch import BEAT_S
+from cluster.supervision.tasks import Tasks
 from cluster.types import Engine, Seat
 from spag_ray.config.objective import ObjectiveConfig
-from spag_ray.config.parts import ClusterConfig, StreamConfig
+from spag_ray.config.parts import ClusterConfig, StreamConfig, SupervisionConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import decode, encode
 from spag_ray.game.protocol import TABOO
 from spag_ray.game.renderer import game_renderer
 from spag_ray.game.rules import Role, Verdict
 from spag_ray.game.turn import Turn
-from spag_ray.game.words import WordsOfGame, WordStream
 from spag_ray.games.taboo.decks import load_deck
 from spag_ray.games.taboo.game import TabooGame
 from spag_ray.games.taboo.referee.judge import judge
@@ -160,7 +162,6 @@ class Plane:
         tokenizer = load_tokenizer(self.model)
         reply = tuple(tokenizer.encode(TALK, add_special_tokens=False)[:TOKENS_PER_TURN])
         assert len(reply) == TOKENS_PER_TURN
-        words = WordStream([WordsOfGame("taboo", 1.0, tuple(sorted(load_deck("everyday"))))], 0)
         self.buffer = (
             ray.remote(BufferActor).options(num_cpus=0, max_concurrency=1024).remote(str(episodes or self.folder.name))
         )
@@ -192,7 +193,7 @@ class Plane:
             own = shares(index, num_arenas, num_engines).items()
             changes = [(self.engines[number], share, True) for number, share in own]
             ray.get(arena.share.remote("policy", "policy", changes))
-        ray.get(self.buffer.open_stream.remote(StreamSpec(words, config, 0, Opponents(0), {"policy": 0})))
+        ray.get(self.buffer.open_stream.remote(stream_spec(config, sorted(load_deck("everyday")))))
         seat = Seat("policy", "policy", Sampling(1.0, TOKENS_PER_TURN), self.model)
         seats = {"attacker": seat, "defender": seat}
         self.plays = [arena.play_stream.remote(seats, games // num_arenas) for arena in self.arenas]
@@ -305,6 +306,46 @@ def run_overlap(versions: int = 12) -> float:
     return rate / min(play_rate, per_version / learn_s)
 
 
+def idle() -> dict[str, Any]:
+    """CPU seconds a second of the arenas, the Run's watch, the buffer and Ray while 448 engines in 8 arenas have turns
+    under way and answer none: the calls that wait, and the heartbeats. The driver takes the Run's place."""
+    num_engines, num_arenas, games = 448, 8, 896
+    with ray_session(ClusterConfig(object_store_gib=0.5)):
+        plane = Plane(num_engines, num_arenas, StreamConfig(games_per_version=games, max_lag=4), games, turn_s=3600.0)
+        watched: list[Engine] = []
+        heartbeats = Heartbeats(SupervisionConfig(), lambda: watched, lambda name, fault: None)
+        tasks = Tasks()
+        tasks.every(BEAT_S, heartbeats.poll, "heartbeats")
+        time.sleep(1.5)
+        alone = cores(plane, 5.0)["driver"]  # the driver's own, with no engine to watch
+        watched += plane.engines
+        while sum(ray.get([process.num_pending.remote() for process in plane.processes])) < games:
+            time.sleep(0.5)
+        time.sleep(5.0)
+        used = cores(plane, 30.0)
+        tasks.stop()
+        tasks.check()
+        plane.close()
+    driver = used.pop("driver")
+    engines = used.pop("engines")
+    return {
+        "engines": num_engines,
+        "arenas": num_arenas,
+        "heartbeats_cores": round(driver - alone, 3),
+        **{f"{kind}_cores": round(share, 3) for kind, share in sorted(used.items())},
+        "control_plane_cores": round(driver + used["arenas"] + used["buffer"], 3),
+        "simulated_engines_cores": round(engines, 3),
+    }
+
+
+def cores(plane: Plane, seconds: float) -> dict[str, float]:
+    """CPU seconds a second of each kind of process."""
+    before, began = plane.cpu_s(), time.perf_counter()
+    time.sleep(seconds)
+    window = time.perf_counter() - began
+    return {kind: (used - before.get(kind, 0.0)) / window for kind, used in plane.cpu_s().items()}
+
+
 def example_episode(number: int) -> Episode:
     """A game of 8 turns of 64 tokens, as the arena makes it."""
     renderer = game_renderer(RULES.game, load_tokenizer(resolve_model(BUILT_IN)), "chat")
@@ -350,7 +391,6 @@ def run_parts() -> dict[str, float]:
 
 
 def main() -> None:
-    from benchmarks.scale_idle import idle
     from benchmarks.scale_learning import PARTS as LEARNING
     from benchmarks.scale_model import model_of_70b
 
@@ -360,7 +400,7 @@ def main() -> None:
     parser.add_argument("--engines", type=int, nargs="+", default=[1, 4, 16, 32, 64, 256])
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--arenas", type=int, default=2)
-    parser.add_argument("--part", choices=parts, help="measure only this (scale_learning.py, scale_idle.py)")
+    parser.add_argument("--part", choices=parts, help="measure only this (all but idle: scale_learning.py)")
     parser.add_argument("--model-of-70b", action="store_true", help="64 nodes of 8 GPUs by arithmetic (scale_model.py)")
     arguments = parser.parse_args()
     if arguments.model_of_70b:

@@ -20,17 +20,14 @@ from typing import Any
 import psutil
 import ray
 
-from actors.league import Opponents
-from benchmarks.scale import example_episode, learn, rate_of, run_scale
-from benchmarks.scale_idle import idle
+from benchmarks.scale import example_episode, idle, learn, rate_of, run_scale
 from benchmarks.scale_learning import batches, weights
-from benchmarks.stream_restart import WORDS
-from cluster.buffer.buffer_actor import BufferActor, StreamSpec
+from benchmarks.stream_restart import PER_VERSION, stream_spec
+from cluster.buffer.buffer_actor import BufferActor
 from cluster.buffer.stream import STAGE
 from cluster.runtime.ray_session import ray_session
 from spag_ray.config.parts import ClusterConfig, StreamConfig
 from spag_ray.episodes.wire import encode
-from spag_ray.game.words import WordsOfGame, WordStream
 
 NUM_ENGINES, NUM_ARENAS, NUM_RANKS = 64, 8, 256
 TOKENS_PER_S, TOKENS_PER_TURN, TURNS_PER_GAME = 5_000, 64, 8
@@ -87,18 +84,11 @@ def games_through_buffer() -> tuple[float, float]:
     its process for one of them in microseconds. Its callers run on the same cores, so the first is rather too low."""
     with tempfile.TemporaryDirectory(prefix="spag_ray-scale-") as folder:
         buffer = ray.remote(BufferActor).options(num_cpus=0, max_concurrency=1024).remote(folder)
-        config = StreamConfig(games_per_version=1000, max_lag=40)
-        ray.get(
-            buffer.open_stream.remote(
-                StreamSpec(
-                    WordStream([WordsOfGame("taboo", 1.0, tuple(WORDS))], 0), config, 0, Opponents(0), {"policy": 0}
-                )
-            )
-        )
+        ray.get(buffer.open_stream.remote(stream_spec(StreamConfig(games_per_version=PER_VERSION, max_lag=40))))
         process = psutil.Process(ray.get(buffer.health.remote()).pid)
         model, spent, cpu_before = example_episode(0), 0.0, sum(process.cpu_times()[:2])
-        for version in range(BUFFER_GAMES // 1000):
-            tasks = ray.get(buffer.lease.remote("arena", 1000))
+        for version in range(BUFFER_GAMES // PER_VERSION):
+            tasks = ray.get(buffer.lease.remote("arena", PER_VERSION))
             turns = tuple(replace(turn, first_version=version, last_version=version) for turn in model.turns)
             games = [
                 encode(replace(model, stage=STAGE, number=task.number, scenario=task.scenario, turns=turns))

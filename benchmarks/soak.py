@@ -29,18 +29,17 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import ray
 
-from actors.league import Opponents
 from benchmarks.machine import machine
 from benchmarks.scale import Plane, learn
-from benchmarks.stream_restart import WORDS, a_game
-from cluster.buffer.buffer_actor import BufferActor, StreamSpec
+from benchmarks.stream_restart import PER_VERSION, a_game, stream_spec
+from cluster.buffer.buffer_actor import BufferActor
 from cluster.buffer.buffer_client import Buffer
 from cluster.buffer.buffer_metrics import BufferMetrics
 from cluster.buffer.stream import STAGE
@@ -50,10 +49,8 @@ from cluster.tracking.recorder import Recorder
 from spag_ray.config.loading import load_config
 from spag_ray.config.parts import ClusterConfig, StreamConfig, TrackingConfig
 from spag_ray.episodes.wire import decode, encode
-from spag_ray.game.words import WordStream
 from spag_ray.results.lines import StepLine, StepReport, StreamLine, SyncLine, SyncReport
 
-PER_VERSION = 1000
 SETTINGS = ("schedule=stream", "placement=separate")
 TURN_S = 0.05
 ENGINES, ARENAS, IN_FLIGHT = 8, 2, 512
@@ -72,10 +69,12 @@ class Memory:
         self._thread.start()
 
     def _watch(self) -> None:
-        while not self._over.wait(1.0):
+        while True:  # at least once
             for name, process in self._processes.items():
                 resident = process.memory_info().rss / 2**20
                 self.curves[name].append((round(time.monotonic() - self._began, 1), round(resident, 1)))
+            if self._over.wait(1.0):
+                return
 
     def stop(self) -> None:
         self._over.set()
@@ -119,7 +118,7 @@ class RunSide:
 def a_step(version: int, step: int) -> StepReport:
     """A learner's step with made-up values."""
     floats = [each.name for each in fields(StepReport) if str(each.type).startswith("float")]
-    return StepReport(step, **dict.fromkeys(floats, 1.0 / (1 + version + step)))
+    return replace(StepReport(step), **dict.fromkeys(floats, 1.0 / (1 + version + step)))
 
 
 def pid_of(actor: Any) -> int:
@@ -130,7 +129,7 @@ def pid_of(actor: Any) -> int:
 def run_small(folder: Path, num_games: int) -> tuple[dict[str, Curve], dict[str, Any]]:
     buffer = ray.remote(BufferActor).options(num_cpus=0, max_concurrency=1024).remote(str(folder / "episodes"))
     config = StreamConfig(games_per_version=PER_VERSION, max_lag=40)
-    ray.get(buffer.open_stream.remote(StreamSpec(WordStream(WORDS, 0), config, 0, Opponents(0), {"policy": 0})))
+    ray.get(buffer.open_stream.remote(stream_spec(config)))
     side = RunSide(folder, buffer)
     memory = Memory({"run": os.getpid(), "buffer": pid_of(buffer)})
     began = time.perf_counter()

@@ -4,9 +4,8 @@
 
 Starts `spag-ray train`, stops it after its first game, and prints for each mark the seconds since the command and the
 CPU seconds that all its processes had taken by then. `play`: the first game that engines play asks for its first turn;
-`game`: that game is in the log. A mark is seen within half a second. `cpu_of`: the CPU seconds of each kind of process
-until `play`. `--trees`: folders of the code, measured in turn, to compare versions on a machine that others use, too.
-JSON as the last line.
+`game`: that game is in the log. A mark is seen within half a second. `--trees`: folders of the code, measured in turn,
+to compare versions on a machine that others use, too. JSON as the last line.
 """
 
 from __future__ import annotations
@@ -45,13 +44,11 @@ class Watched:
     def __init__(self, pid: int) -> None:
         self._first = psutil.Process(pid)
         self._seconds: dict[tuple[int, float], float] = {}
-        self._kinds: dict[tuple[int, float], str] = {}
 
     def look(self) -> None:
         for each in (self._first, *self.children()):
             try:
                 key, times = (each.pid, each.create_time()), each.cpu_times()
-                self._kinds[key] = _kind(each.cmdline() or [each.name()])
             except psutil.NoSuchProcess:
                 continue
             self._seconds[key] = times.user + times.system
@@ -63,34 +60,9 @@ class Watched:
     def seconds(self) -> float:
         return sum(self._seconds.values())
 
-    @property
-    def by_kind(self) -> dict[str, float]:
-        found: dict[str, float] = {}
-        for key, seconds in self._seconds.items():
-            found[self._kinds[key]] = found.get(self._kinds[key], 0.0) + seconds
-        return dict(sorted(((kind, round(each, 1)) for kind, each in found.items()), key=lambda item: -item[1]))
 
-
-def _kind(command: Sequence[str]) -> str:
-    """What a process is for."""
-    line = " ".join(command)
-    if line.startswith(("ray::", "VLLM::")):
-        return line.split("-")[0].split(".")[0].split("(")[0].strip()
-    marks = {
-        "importlib.import_module": "checks: imports",
-        "multiprocessing.resource_tracker": "other",
-        "multiprocessing": "checks: model, tasks (or spawned by an engine)",
-        "gcs_server": "ray: gcs",
-        "raylet/raylet": "ray: raylet",
-        "default_worker": "ray: idle worker",
-        "spag_ray": "command",
-    }
-    ours = "ray: other" if "ray" in line else "other"
-    return next((kind for mark, kind in marks.items() if mark in line), ours)
-
-
-def start(tree: Path, config: str, overrides: Sequence[str]) -> dict[str, object]:
-    """{mark: [wall seconds, CPU seconds]} of one start, and `cpu_of`."""
+def start(tree: Path, config: str, overrides: Sequence[str]) -> dict[str, list[float]]:
+    """{mark: [wall seconds, CPU seconds]} of one start."""
     with tempfile.TemporaryDirectory(prefix="start-", ignore_cleanup_errors=True) as place:
         folder, output = Path(place) / "run", Path(place) / "output"
         environment = os.environ | {"PYTHONPATH": str(tree), "RAY_TMPDIR": place}
@@ -100,15 +72,13 @@ def start(tree: Path, config: str, overrides: Sequence[str]) -> dict[str, object
             began = time.perf_counter()
             process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, cwd=tree)
             watched = Watched(process.pid)
-            found: dict[str, object] = {}
+            found: dict[str, list[float]] = {}
             try:
                 while "game" not in found:
                     watched.look()
                     for mark in _seen(folder, output.read_text(errors="replace")):
                         if mark not in found:
                             found[mark] = [round(time.perf_counter() - began, 1), round(watched.seconds, 1)]
-                            if mark == "play":
-                                found["cpu_of"] = watched.by_kind
                     if process.poll() is not None or time.perf_counter() - began > WITHIN_S:
                         raise SystemExit(f"no game was played:\n{output.read_text(errors='replace')}")
                     time.sleep(LOOK_EVERY_S)
@@ -149,7 +119,7 @@ def main() -> None:
     parser.add_argument("--trees", nargs="+", type=Path, default=[Path(__file__).resolve().parents[1]])
     parser.add_argument("-o", dest="overrides", action="append", default=[], help="override a key")
     options = parser.parse_args()
-    starts: dict[str, list[dict[str, object]]] = {str(tree): [] for tree in options.trees}
+    starts: dict[str, list[dict[str, list[float]]]] = {str(tree): [] for tree in options.trees}
     for _ in range(options.repeats):
         for tree in options.trees:
             starts[str(tree)].append(start(tree, options.config, options.overrides))
@@ -158,10 +128,10 @@ def main() -> None:
     print(json.dumps({"config": options.config, "machine": machine(), "median": medians, "starts": starts}))
 
 
-def _median(mark: str, starts: Sequence[dict[str, object]]) -> list[float]:
+def _median(mark: str, starts: Sequence[dict[str, list[float]]]) -> list[float]:
     """[wall, CPU] seconds."""
-    pairs = [each[mark] for each in starts if isinstance(each.get(mark), list)]
-    return [round(statistics.median(values), 1) for values in zip(*pairs, strict=True)]  # type: ignore[misc]
+    pairs = [each[mark] for each in starts if mark in each]
+    return [round(statistics.median(values), 1) for values in zip(*pairs, strict=True)]
 
 
 if __name__ == "__main__":

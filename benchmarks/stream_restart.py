@@ -13,11 +13,14 @@ import argparse
 import json
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from actors.league import Opponents
+from cluster.buffer.buffer_actor import StreamSpec
 from cluster.buffer.replay_buffer import ReplayBuffer
 from cluster.buffer.stream import STAGE, GameStream
 from spag_ray.config.parts import StreamConfig
@@ -58,12 +61,17 @@ def measured(folder: Path, num_games: int) -> dict[str, Any]:
 
 
 def a_stream() -> GameStream:
-    return GameStream(
-        WordStream([WordsOfGame("taboo", 1.0, tuple(WORDS))], 0),
-        StreamConfig(games_per_version=PER_VERSION, max_lag=1),
-        {"policy": 0},
-        0,
-    )
+    return GameStream(words(), StreamConfig(games_per_version=PER_VERSION, max_lag=1), {"policy": 0}, 0)
+
+
+def words(given: Iterable[str] = WORDS) -> WordStream:
+    """A stream of Taboo's words."""
+    return WordStream([WordsOfGame("taboo", 1.0, tuple(given))], 0)
+
+
+def stream_spec(config: StreamConfig, given: Iterable[str] = WORDS) -> StreamSpec:
+    """What opens the stream of a buffer's actor."""
+    return StreamSpec(words(given), config, 0, Opponents(0), {"policy": 0})
 
 
 def written(folder: Path, num_games: int) -> dict[str, Any]:
