@@ -37,6 +37,7 @@ ENVIRONMENT = {
 NAMESPACE = "spag_ray"  # Ray namespace of detached runs
 ANSWER_WITHIN_S = 300.0  # a call that plays, trains or loads nothing; a process that hangs is killed long before
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 5.0  # before an actor that is unavailable is called again
+SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # of clusters of several nodes
 STARTUP_TIMEOUT = "timed out during startup"  # Ray raises a plain Exception with this text
 
 
@@ -55,6 +56,16 @@ def ray_session(config: ClusterConfig) -> Iterator[None]:
         return
     os.environ.update(ENVIRONMENT)
     address = address_of(config)
+    with contextlib.nullcontext() if address else _on_loopback():
+        _connect(config, address)
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+def _connect(config: ClusterConfig, address: str | None) -> None:
+    """To the cluster, or to a new Ray of this machine."""
     environment = {"env_vars": {**ENVIRONMENT, "PYTHONPATH": _import_path()}}
     try:
         if address:
@@ -67,7 +78,6 @@ def ray_session(config: ClusterConfig) -> Iterator[None]:
                 **log_options(config),
             )
         else:
-            _stay_on_loopback()
             _check_free(config.metrics_port)
             own_token()
             use_short_folder()
@@ -97,10 +107,6 @@ def ray_session(config: ClusterConfig) -> Iterator[None]:
         if STARTUP_TIMEOUT not in str(error):
             raise
         raise ClusterError("a local Ray did not start within 30 s: this machine is too busy; try again") from error
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
 def log_options(config: ClusterConfig) -> dict[str, Any]:
@@ -242,14 +248,23 @@ def collect_seldom() -> None:
     gc.set_threshold(70_000, 20, 100)
 
 
-def _stay_on_loopback() -> None:
-    """Makes this process, and those that Ray starts from it, use 127.0.0.1 as this node's address.
+@contextlib.contextmanager
+def _on_loopback() -> Iterator[None]:
+    """For the block this process, and those that Ray starts from it, use 127.0.0.1 as this node's address.
 
     By default Ray replaces a loopback address by a reachable one and listens on every interface. The switch against
-    this is named after the systems where it is the default, and is read when ray is imported.
+    this is named after the systems where it is the default, and is read when ray is imported. It also forbids `ray
+    start --address`, so what is started after the block must not inherit it.
     """
-    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-    ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
+    before = os.environ.get(SWITCH), ray._private.ray_constants.ENABLE_RAY_CLUSTER
+    os.environ[SWITCH], ray._private.ray_constants.ENABLE_RAY_CLUSTER = "0", False
+    try:
+        yield
+    finally:
+        in_environment, ray._private.ray_constants.ENABLE_RAY_CLUSTER = before
+        os.environ.pop(SWITCH, None)
+        if in_environment is not None:
+            os.environ[SWITCH] = in_environment
 
 
 def _check_free(port: int | None) -> None:

@@ -17,11 +17,13 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_a_local_ray_is_its_own_whatever_cluster_is_up_on_the_machine() -> None:
     """`ray start` leaves its address where every later ray.init() looks first."""
     code = """
+import os
 import ray
-from cluster.runtime.ray_session import ray_session
+from cluster.runtime.ray_session import SWITCH, ray_session
 from spag_ray.config.parts import ClusterConfig
 with ray_session(ClusterConfig(num_cpus=1, object_store_gib=0.1)):
     print(len(ray.nodes()), ray.cluster_resources()["CPU"])
+print(os.environ.get(SWITCH), ray._private.ray_constants.ENABLE_RAY_CLUSTER)  # a later `ray start --address` works
 """
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="ray-") as folder:  # a socket's path may not be long
         (Path(folder) / "ray").mkdir()
@@ -30,7 +32,7 @@ with ray_session(ClusterConfig(num_cpus=1, object_store_gib=0.1)):
         done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=ROOT, check=False
         )
-    assert done.stdout.split() == ["1", "1.0"], done.stderr
+    assert done.stdout.split() == ["1", "1.0", "None", "True"], done.stderr
 
 
 @pytest.mark.parametrize(
