@@ -325,7 +325,7 @@ def convert(
     source: Annotated[Path, typer.Argument(help="folder of Baichuan 2, 7B or 13B, as it is published")],
     target: Annotated[Path, typer.Argument(help="model folder to write")],
 ) -> None:
-    """Write a folder of Baichuan 2 as one that needs no code of its own; see docs/models.md."""
+    """Write a folder of Baichuan 2 as one that needs no code of its own; see docs/appendix/baichuan.md."""
     from spag_ray.families.baichuan import convert as convert_folder
 
     made = convert_folder(source, target)

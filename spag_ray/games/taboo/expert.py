@@ -5,7 +5,7 @@
 
 The attacker hints with one or two clues of the word's card, and sometimes asks a question whose natural answer is the
 word. The defender asks questions or comments, sometimes falls for such a question, and claims a word when the clues so
-far fit only one card. docs/self_play.md has a table of how its games end.
+far fit only one card. docs/appendix/laboratory.md has a table of how its games end.
 """
 
 from __future__ import annotations

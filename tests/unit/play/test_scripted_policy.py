@@ -107,7 +107,7 @@ def test_the_last_turn_is_sometimes_a_guess() -> None:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_games_from_the_shipped_deck_end_as_the_docs_say(seed: int) -> None:
-    """docs/self_play.md: right guesses 40 to 60 %, traps 20 to 35 %, no attacker breaks a rule."""
+    """docs/appendix/laboratory.md: right guesses 40 to 60 %, traps 20 to 35 %, no attacker breaks a rule."""
     ends, _ = expert_games(load_deck("everyday"), seed)
     assert not any("breaks" in end for end in ends), ends
     share = {end: number / ends.total() for end, number in ends.items()}
