@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
-from actors.policy import LOADING, Completion, LoadedPolicy, Request, Score
+from actors.policy import LOADING, Completion, LoadedPolicy, Pairs, Request, Score
 from spag_ray.config.engine import EngineConfig
 from spag_ray.errors import EngineError, EngineGoneError, SpagError
 from spag_ray.host.parent_death import end_with
@@ -82,12 +82,7 @@ class EngineProcess:
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
         return await self._ask(_generate, list(requests))
 
-    async def score(
-        self,
-        sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
-        temperature: float = 1.0,
-        adapter: str | None = None,
-    ) -> list[Score]:
+    async def score(self, sequences: Pairs, temperature: float = 1.0, adapter: str | None = None) -> list[Score]:
         return await self._ask(_score, list(sequences), temperature, adapter)
 
     async def close(self) -> None:

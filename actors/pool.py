@@ -14,10 +14,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from actors.policy import Completion, Policy, Request, Score
+from actors.policy import Completion, Pairs, Policy, Request, Score
 from spag_ray.errors import EngineError, EngineGoneError
 
 log = logging.getLogger(__name__)
@@ -176,9 +176,7 @@ class EnginePool:
                 member = await self._move(member, moved)
         raise error
 
-    async def score(
-        self, member: Member, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], adapter: str | None = None
-    ) -> list[Score]:
+    async def score(self, member: Member, sequences: Pairs, adapter: str | None = None) -> list[Score]:
         """An engine's scores of given tokens (see Policy). Raises EngineError without a retry on another engine."""
         try:
             async with asyncio.timeout(self._turn_timeout_s):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from actors.policy import Completion, Request, Sampling, Score, WakePart, refuse_adapter
+from actors.policy import Completion, Pairs, Request, Sampling, Score, WakePart, refuse_adapter
 from spag_ray.channels.buckets import tensors_of
 from spag_ray.errors import EngineError, ModelError, WeightSyncError
 from spag_ray.families.auto import AutoModelForCausalLM
@@ -83,12 +83,7 @@ class TransformersPolicy:
         reason = "stop" if stopped else "length" if room == sampling.max_new_tokens else "context"
         return Completion(request.request_id, tuple(tokens), tuple(logprobs), self._version, self._version, reason)
 
-    async def score(
-        self,
-        sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
-        temperature: float = 1.0,
-        adapter: str | None = None,
-    ) -> list[Score]:
+    async def score(self, sequences: Pairs, temperature: float = 1.0, adapter: str | None = None) -> list[Score]:
         refuse_adapter(self.name, adapter)
         scores = []
         for prompt, target in sequences:

@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import Any, get_args
 
 from actors.models import inner_linear_layers
-from actors.policy import LOADING, Completion, Request, Sampling, Score, WakePart
+from actors.policy import LOADING, Completion, Pairs, Request, Sampling, Score, WakePart
 from actors.vllm_adapters import Adapter, EngineAdapters
 from spag_ray.channels.base import CHANNELS, known
 from spag_ray.channels.buckets import in_shared_memory
@@ -143,12 +143,7 @@ class VllmPolicy:
             raise EngineError(f"engine {self.name} ended request {request_id} without an answer")
         return last, first_version
 
-    async def score(
-        self,
-        sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
-        temperature: float = 1.0,
-        adapter: str | None = None,
-    ) -> list[Score]:
+    async def score(self, sequences: Pairs, temperature: float = 1.0, adapter: str | None = None) -> list[Score]:
         if not temperature > 0:
             raise EngineError(f"nothing can be scored at temperature {temperature:g}; it has to be above 0")
         with self._adapters.use(adapter) as used:
