@@ -73,7 +73,10 @@ class StageStart:
         """In this block the model has the kept weights, rounded to its dtype, and the current ones are on the host.
         Every rank has to enter it: passes through the model are collective."""
         assert self._held, "no weights of a stage's start are kept"
-        kept = self._wider()
+        own = self._engine.own_weights()
+        # A swap rounds wider weights to the model's dtype.
+        is_wider = any(self._held[name].dtype != weight.dtype for name, weight in own.items())
+        kept = dict(self._held) if is_wider else None
         self._swap()
         try:
             yield
@@ -81,14 +84,6 @@ class StageStart:
             self._swap()
             if kept is not None:
                 self._held = kept
-
-    def _wider(self) -> dict[str, Tensor] | None:
-        """What is held, if swapping it with the model's weights would round it: a copy is swapped then."""
-        held, own = self._held, self._engine.own_weights()
-        if all(held[name].dtype == weight.dtype for name, weight in own.items()):
-            return None
-        self._held = {name: held[name].to(weight.dtype) for name, weight in own.items()}
-        return held
 
     @torch.no_grad()
     def _swap(self) -> None:
