@@ -1,9 +1,5 @@
 """An engine in a process of its own, without Ray: if it dies, the process that asks lives on.
 
-    engine = await EngineProcess.start("models/spag-2", EngineConfig(kind="transformers"), "spag-2")
-    (completion,) = await engine.generate([request])       # EngineGoneError if its process has ended
-    await engine.close()
-
 Calls are answered one at a time, in their order.
 """
 

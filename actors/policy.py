@@ -1,16 +1,5 @@
 """Policy: the interface through which an arena gets turns.
 
-The loop that calls it:
-
-    completions = await policy.generate([Request(request_id, prompt_ids, sampling)])
-    scores = await policy.score([(prompt_ids, target_ids)], temperature=1.0)
-
-and an engine's actor beside it, which has loaded the policy's model:
-
-    await policy.load(snapshot)         # new weights; the next completion is stamped with snapshot.version
-    await policy.sleep(); await policy.wake()
-    await policy.close()
-
 Three implementations pass one contract test (tests/unit/play/test_policy_contract.py): vllm_policy,
 transformers_policy, scripted_policy.
 """

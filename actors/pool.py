@@ -1,9 +1,5 @@
 """The engines that play one policy, as an arena sees them: which engine takes the next game or a retried turn.
 
-    member = await pool.seat()            # the engine with the fewest games; waits if there is none
-    completion = await pool.ask(member, request)
-    pool.leave(member)
-
 A game stays with its engine, whose prefix cache holds the dialogue. If a turn fails (the engine died, refused or timed
 out), it is retried on another engine. Engines join and leave while games run. An engine may play for several arenas:
 each then gives it games in proportion to its share.

@@ -1,11 +1,5 @@
 """The DeepSpeed engine behind one small class: forward, backward in any number of micro-steps, one optimiser step.
 
-    engine = TrainingEngine(model, config, world)
-    for index, micro_batch in enumerate(micro_batches):
-        loss = ...(token_logprobs(engine.module, micro_batch))
-        engine.backward(loss, last=index == len(micro_batches) - 1)
-    grad_norm = engine.step(learning_rate)
-
 DeepSpeed is configured for one micro-batch per step; if a global batch has several, `backward` marks the last.
 Gradients are summed over ranks, not averaged, because a loss is already divided by the counts of the global batch.
 """

@@ -1,12 +1,5 @@
 """One rank of the learner group.
 
-    learner = Learner(model, LearnerConfig(), ObjectiveConfig(), World())
-    learner.begin_stage(StageSpec("self_play", num_steps=12, learning_rate=2e-6, kl_coeff=0.2))
-    scores = learner.score(turns, temperature=1.0)               # [L] of each turn
-    report = learner.step(Batch(games))
-    for index in range(learner.num_buckets):
-        learner.bucket(index)                                    # weights as bytes, valid until the next
-
 Every rank receives its share of the turns or of the global batch (shares.py). All ranks make the same calls in the
 same order.
 """

@@ -1,11 +1,5 @@
 """Earlier weights, kept on the host to score turns: those of a stage's start, of self-play's, or an average.
 
-    start = StageStart(engine)
-    start.take()                            # the current weights
-    with start.in_place():                  # on every rank: the model is that of the stage's start in the block
-        logprobs = token_logprobs(engine.module, micro_batch)
-    start.move(0.9)                         # 0.9 of what is kept, 0.1 of the current weights
-
 Each rank keeps its own share of the trained weights: all of them, its part of each under ZeRO-3, the adapters with
 LoRA. They have the learner's dtype, an average has float32. Nothing is kept until `take`, `read` or `load`.
 """
