@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from actors.policy import Completion, GameView, Request, Sampling, Score
+from actors.policy import Completion, GameView, Pairs, Request, Sampling, Score
 from actors.pool import EnginePool, Member
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import EngineError, ModelError
@@ -130,7 +130,7 @@ class Seats:
         await self.take(pool)
         return await pool.ask(self._members[pool], request, lambda new: self._members.update({pool: new}))
 
-    async def score(self, player: Player, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Score]:
+    async def score(self, player: Player, sequences: Pairs) -> list[Score]:
         return await player.pool.score(self._members[player.pool], sequences, player.adapter)
 
     def leave(self) -> None:

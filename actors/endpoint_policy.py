@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from actors.policy import Completion, GameView, Request, Score
+from actors.policy import Completion, GameView, Pairs, Request, Score
 from spag_ray.errors import EngineError, ModelError
 from spag_ray.game.protocol import Game, SpeaksInLines, marks_of, seat_of
 from spag_ray.game.renderer import checked_messages
@@ -173,12 +173,7 @@ class EndpointPolicy:
             return "", "context"
         return text, "length" if reason == "length" else "stop"
 
-    async def score(
-        self,
-        sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
-        temperature: float = 1.0,
-        adapter: str | None = None,
-    ) -> list[Score]:
+    async def score(self, sequences: Pairs, temperature: float = 1.0, adapter: str | None = None) -> list[Score]:
         raise EngineError("an endpoint gives no probabilities of given tokens")
 
     async def close(self) -> None:

@@ -1,9 +1,5 @@
 """An engine in a process of its own, without Ray: if it dies, the process that asks lives on.
 
-    engine = await EngineProcess.start("models/spag-2", EngineConfig(kind="transformers"), "spag-2")
-    (completion,) = await engine.generate([request])       # EngineGoneError if its process has ended
-    await engine.close()
-
 Calls are answered one at a time, in their order.
 """
 
@@ -21,7 +17,7 @@ from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
-from actors.policy import LOADING, Completion, LoadedPolicy, Request, Score
+from actors.policy import LOADING, Completion, LoadedPolicy, Pairs, Request, Score
 from spag_ray.config.engine import EngineConfig
 from spag_ray.errors import EngineError, EngineGoneError, SpagError
 from spag_ray.host.parent_death import end_with
@@ -55,11 +51,12 @@ async def start_engine(
 
 
 class EngineProcess:
-    """A Policy; see the module's docstring. It plays the weights that it was started with."""
+    """A Policy; see the module's docstring. It plays the weights that it was started with. Once its process has ended,
+    a call raises EngineGoneError."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._is_closed = False
+        self.is_dead = False
         self._pool = ProcessPoolExecutor(
             1, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with, initargs=(os.getpid(),)
         )
@@ -75,29 +72,20 @@ class EngineProcess:
             raise
         return engine
 
-    @property
-    def is_dead(self) -> bool:
-        return self._is_closed
-
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        return await self._ask(_generate, list(requests))
+        return await self._ask(_call, "generate", list(requests))
 
-    async def score(
-        self,
-        sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
-        temperature: float = 1.0,
-        adapter: str | None = None,
-    ) -> list[Score]:
-        return await self._ask(_score, list(sequences), temperature, adapter)
+    async def score(self, sequences: Pairs, temperature: float = 1.0, adapter: str | None = None) -> list[Score]:
+        return await self._ask(_call, "score", list(sequences), temperature, adapter)
 
     async def close(self) -> None:
         """End the process, also in the middle of a call."""
         is_idle = False
-        if not self._is_closed:
+        if not self.is_dead:
             with contextlib.suppress(TimeoutError, EngineError):  # vLLM's own processes end with its engine
-                await asyncio.wait_for(self._ask(_close), CLOSES_WITHIN_S)
+                await asyncio.wait_for(self._ask(_call, "close"), CLOSES_WITHIN_S)
                 is_idle = True
-        self._is_closed = True
+        self.is_dead = True
         processes = list((self._pool._processes or {}).values())  # Python 3.14 has terminate_workers and kill_workers
         self._pool.shutdown(wait=False, cancel_futures=True)
         if is_idle:  # it ends by itself, and removes what it shares with other processes
@@ -113,9 +101,9 @@ class EngineProcess:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._pool, call, *arguments)
         except (BrokenProcessPool, RuntimeError) as error:  # RuntimeError: it was shut down before
-            if not isinstance(error, BrokenProcessPool) and not self._is_closed:
+            if not isinstance(error, BrokenProcessPool) and not self.is_dead:
                 raise
-            self._is_closed = True
+            self.is_dead = True
             raise EngineGoneError(f"the process of {self.name} has ended (was it out of memory?)") from error
 
 
@@ -163,18 +151,6 @@ def _open(model: str, config: EngineConfig, name: str) -> None:
     _engine = _Engine(loop, loop.run_until_complete(start_engine(model, config, name)))
 
 
-def _close() -> None:
-    if _engine is not None:
-        _engine.run(_engine.policy.close())
-
-
-def _generate(requests: list[Request]) -> list[Completion]:
-    assert _engine is not None
-    return _engine.run(_engine.policy.generate(requests))
-
-
-def _score(
-    sequences: list[tuple[Sequence[int], Sequence[int]]], temperature: float, adapter: str | None
-) -> list[Score]:
-    assert _engine is not None
-    return _engine.run(_engine.policy.score(sequences, temperature, adapter))
+def _call(method: str, *arguments: Any) -> Any:
+    """The result of the policy's method; None if it was not loaded."""
+    return None if _engine is None else _engine.run(getattr(_engine.policy, method)(*arguments))

@@ -61,14 +61,9 @@ class Opponents:
         draw = (random.Random(f"{self.seed}/league/{self.stage}").random() + pair * _GOLDEN) % 1.0
         for name, share in self.shares:
             if draw < share:
-                return (
-                    (seat_of(name, Role.ATTACKER), "defender")
-                    if learner_defends
-                    else (
-                        "attacker",
-                        seat_of(name, Role.DEFENDER),
-                    )
-                )
+                if learner_defends:
+                    return seat_of(name, Role.ATTACKER), "defender"
+                return "attacker", seat_of(name, Role.DEFENDER)
             draw -= share
         return "attacker", "defender"
 

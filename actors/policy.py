@@ -1,16 +1,5 @@
 """Policy: the interface through which an arena gets turns.
 
-The loop that calls it:
-
-    completions = await policy.generate([Request(request_id, prompt_ids, sampling)])
-    scores = await policy.score([(prompt_ids, target_ids)], temperature=1.0)
-
-and an engine's actor beside it, which has loaded the policy's model:
-
-    await policy.load(snapshot)         # new weights; the next completion is stamped with snapshot.version
-    await policy.sleep(); await policy.wake()
-    await policy.close()
-
 Three implementations pass one contract test (tests/unit/play/test_policy_contract.py): vllm_policy,
 transformers_policy, scripted_policy.
 """
@@ -19,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from spag_ray.config.parts import SamplingConfig
 from spag_ray.errors import EngineError
@@ -28,6 +17,7 @@ from spag_ray.results.lines import EngineFigures
 from spag_ray.weights.snapshot import Snapshot
 
 WakePart = Literal["all", "weights", "kv_cache"]
+Pairs: TypeAlias = Sequence[tuple[Sequence[int], Sequence[int]]]  # prompt ids [P], ids to score [L]
 
 
 LOADING = "loading the model"  # what the start of an engine does after its imports
@@ -129,12 +119,7 @@ class Policy(Protocol):
         for an adapter that is not held."""
         ...
 
-    async def score(
-        self,
-        sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
-        temperature: float = 1.0,
-        adapter: str | None = None,
-    ) -> list[Score]:
+    async def score(self, sequences: Pairs, temperature: float = 1.0, adapter: str | None = None) -> list[Score]:
         """For each (prompt_ids [P], target_ids [L]), P >= 1: every target token given the prompt and the targets before
         it, under the softmax at `temperature`. `adapter` as in a request."""
         ...

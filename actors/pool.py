@@ -1,9 +1,5 @@
 """The engines that play one policy, as an arena sees them: which engine takes the next game or a retried turn.
 
-    member = await pool.seat()            # the engine with the fewest games; waits if there is none
-    completion = await pool.ask(member, request)
-    pool.leave(member)
-
 A game stays with its engine, whose prefix cache holds the dialogue. If a turn fails (the engine died, refused or timed
 out), it is retried on another engine. Engines join and leave while games run. An engine may play for several arenas:
 each then gives it games in proportion to its share.
@@ -14,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from actors.policy import Completion, Policy, Request, Score
+from actors.policy import Completion, Pairs, Policy, Request, Score
 from spag_ray.errors import EngineError, EngineGoneError
 
 log = logging.getLogger(__name__)
@@ -35,24 +31,17 @@ class Member:
     games: int = 0
 
 
-@dataclass
-class PoolCounts:
-    """What went wrong in a pool so far."""
-
-    timeouts: int = 0
-    lost_engines: list[str] = field(default_factory=list)
-
-
 class EnginePool:
     """`policy_name`: recorded in turns. `turn_timeout_s`: limit for one answer. `join_timeout_s`: limit for the wait
     for an engine when there is none; time in which an engine waits for resources does not count. `max_tries`: per
-    turn."""
+    turn. `timeouts`, `lost_engines`: what went wrong so far."""
 
     def __init__(
         self, policy_name: str, turn_timeout_s: float = 600.0, join_timeout_s: float = 600.0, max_tries: int = 3
     ) -> None:
         self.policy_name = policy_name
-        self.counts = PoolCounts()
+        self.timeouts = 0
+        self.lost_engines: list[str] = []
         self._turn_timeout_s = turn_timeout_s
         self._join_timeout_s = join_timeout_s
         self._max_tries = max_tries
@@ -136,7 +125,7 @@ class EnginePool:
         try:
             await asyncio.wait_for(self._changed.wait(), left_s if counts else None)
         except TimeoutError:
-            gone = f"; gone: {', '.join(self.counts.lost_engines)}" if self.counts.lost_engines else ""
+            gone = f"; gone: {', '.join(self.lost_engines)}" if self.lost_engines else ""
             raise EngineError(
                 f"no engine plays {self.policy_name}; waited for {self._join_timeout_s:.0f} s{gone}"
             ) from None
@@ -162,13 +151,13 @@ class EnginePool:
                     (completion,) = await member.policy.generate([asked])
                 return completion
             except TimeoutError:
-                self.counts.timeouts += 1
+                self.timeouts += 1
                 error = EngineError(f"{member.name} did not answer within {self._turn_timeout_s:g} s")
             except EngineGoneError as gone:
                 error = gone
                 if self._members.get(member.name) is member:
                     self.drop(member.name)
-                    self.counts.lost_engines.append(member.name)
+                    self.lost_engines.append(member.name)
             except EngineError as refused:
                 error = refused
             log.warning("%s: try %d of %d failed: %s", request.request_id, attempt, self._max_tries, error)
@@ -176,15 +165,13 @@ class EnginePool:
                 member = await self._move(member, moved)
         raise error
 
-    async def score(
-        self, member: Member, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], adapter: str | None = None
-    ) -> list[Score]:
+    async def score(self, member: Member, sequences: Pairs, adapter: str | None = None) -> list[Score]:
         """An engine's scores of given tokens (see Policy). Raises EngineError without a retry on another engine."""
         try:
             async with asyncio.timeout(self._turn_timeout_s):
                 return await member.policy.score(sequences, adapter=adapter)
         except TimeoutError:
-            self.counts.timeouts += 1
+            self.timeouts += 1
             raise EngineError(f"{member.name} did not score within {self._turn_timeout_s:g} s") from None
 
     async def _move(self, member: Member, moved: Callable[[Member], None]) -> Member:

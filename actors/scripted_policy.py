@@ -9,7 +9,7 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 
-from actors.policy import Completion, GameView, Request, Score
+from actors.policy import Completion, GameView, Pairs, Request, Score
 from spag_ray.errors import EngineError
 from spag_ray.game.protocol import Game, HasStrategies, Scripted, seat_of
 
@@ -44,10 +44,5 @@ class ScriptedPolicy:
         rng = random.Random(f"{self._seed}/{request_id}/{len(view.history)}")
         return self._game.scripted(seat_of(view.role), [text for _, text in view.history], view.scenario, rng)
 
-    async def score(
-        self,
-        sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
-        temperature: float = 1.0,
-        adapter: str | None = None,
-    ) -> list[Score]:
+    async def score(self, sequences: Pairs, temperature: float = 1.0, adapter: str | None = None) -> list[Score]:
         raise EngineError("a scripted policy has no probabilities to score with")

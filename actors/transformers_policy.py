@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from actors.policy import Completion, Request, Sampling, Score, WakePart, refuse_adapter
+from actors.policy import Completion, Pairs, Request, Sampling, Score, WakePart, refuse_adapter
 from spag_ray.channels.buckets import tensors_of
 from spag_ray.errors import EngineError, ModelError, WeightSyncError
 from spag_ray.families.auto import AutoModelForCausalLM
@@ -30,7 +30,7 @@ class TransformersPolicy:
         version: int = 0,
     ) -> None:
         self.name = name
-        self._version = version
+        self.version = version
         self._max_model_len = max_model_len
         try:
             self._model = AutoModelForCausalLM.from_pretrained(
@@ -39,10 +39,6 @@ class TransformersPolicy:
         except (OSError, ValueError) as error:
             raise ModelError(f"{model}: transformers cannot load this model: {error}") from error
         self._lock = asyncio.Lock()
-
-    @property
-    def version(self) -> int:
-        return self._version
 
     is_dead = False
 
@@ -59,7 +55,7 @@ class TransformersPolicy:
         sampling = request.sampling
         room = min(sampling.max_new_tokens, self._max_model_len - len(request.prompt_ids))
         if room < 1:
-            return Completion(request.request_id, (), (), self._version, self._version, "context")
+            return Completion(request.request_id, (), (), self.version, self.version, "context")
         generator = torch.Generator()
         if sampling.seed is not None:
             generator.manual_seed(sampling.seed)
@@ -81,14 +77,9 @@ class TransformersPolicy:
             step = torch.tensor([[token]])
         stopped = tokens[-1] in sampling.stop_token_ids
         reason = "stop" if stopped else "length" if room == sampling.max_new_tokens else "context"
-        return Completion(request.request_id, tuple(tokens), tuple(logprobs), self._version, self._version, reason)
+        return Completion(request.request_id, tuple(tokens), tuple(logprobs), self.version, self.version, reason)
 
-    async def score(
-        self,
-        sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
-        temperature: float = 1.0,
-        adapter: str | None = None,
-    ) -> list[Score]:
+    async def score(self, sequences: Pairs, temperature: float = 1.0, adapter: str | None = None) -> list[Score]:
         refuse_adapter(self.name, adapter)
         scores = []
         for prompt, target in sequences:
@@ -126,7 +117,7 @@ class TransformersPolicy:
                 raise WeightSyncError(
                     f"policy {self.name}: the snapshot lacks {len(missing)} tensors, first {min(missing)}"
                 )
-            self._version = snapshot.version
+            self.version = snapshot.version
 
     async def sleep(self) -> None:
         """Does nothing: there is no cache between calls."""

@@ -1,11 +1,5 @@
 """The low-rank adapters of one vLLM engine: its learner's newest, and saved ones that requests name.
 
-    adapters = EngineAdapters(engine, "engine-0")
-    await adapters.load(snapshot, snapshot.adapter)             # the newest: for requests that name no adapter
-    await adapters.hold({"past-0": ("league/v3/policy", 3)})    # these saved ones, and no others
-    with adapters.use("past-0") as adapter:
-        adapter.version                                         # 3
-
 vLLM caches adapters by their id, and prefixes by the adapter's name. So every adapter that is loaded gets a new id and
 a new name. A removed adapter is first left alone until the requests that use it have ended.
 """

@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import Any, get_args
 
 from actors.models import inner_linear_layers
-from actors.policy import LOADING, Completion, Request, Sampling, Score, WakePart
+from actors.policy import LOADING, Completion, Pairs, Request, Sampling, Score, WakePart
 from actors.vllm_adapters import Adapter, EngineAdapters
 from spag_ray.channels.base import CHANNELS, known
 from spag_ray.channels.buckets import in_shared_memory
@@ -143,12 +143,7 @@ class VllmPolicy:
             raise EngineError(f"engine {self.name} ended request {request_id} without an answer")
         return last, first_version
 
-    async def score(
-        self,
-        sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
-        temperature: float = 1.0,
-        adapter: str | None = None,
-    ) -> list[Score]:
+    async def score(self, sequences: Pairs, temperature: float = 1.0, adapter: str | None = None) -> list[Score]:
         if not temperature > 0:
             raise EngineError(f"nothing can be scored at temperature {temperature:g}; it has to be above 0")
         with self._adapters.use(adapter) as used:
@@ -167,24 +162,18 @@ class VllmPolicy:
     ) -> list[float]:
         """vLLM's prompt log-probabilities know no temperature, but those of sampled tokens do: a request for each token
         of the target."""
-        return await asyncio.gather(
-            *(
-                self._logprob_at(temperature, [*prompt, *target[:place]], token, adapter)
-                for place, token in enumerate(target)
-            )
-        )
-
-    async def _logprob_at(
-        self, temperature: float, prompt: Sequence[int], token: int, adapter: Adapter | None
-    ) -> float:
         from vllm import SamplingParams
 
-        params = SamplingParams(
-            max_tokens=1, temperature=temperature, logprobs=1, logprob_token_ids=[token], detokenize=False
-        )
-        self._num_scores += 1
-        output, _ = await self._run(f"score-{self._num_scores}", prompt, params, adapter)
-        return float(output.outputs[0].logprobs[0][token].logprob)
+        async def logprob_at(place: int, token: int) -> float:
+            params = SamplingParams(
+                max_tokens=1, temperature=temperature, logprobs=1, logprob_token_ids=[token], detokenize=False
+            )
+            self._num_scores += 1
+            before = [*prompt, *target[:place]]
+            output, _ = await self._run(f"score-{self._num_scores}", before, params, adapter)
+            return float(output.outputs[0].logprobs[0][token].logprob)
+
+        return await asyncio.gather(*(logprob_at(place, token) for place, token in enumerate(target)))
 
     async def _score_one(self, prompt: Sequence[int], target: Sequence[int], adapter: Adapter | None) -> Score:
         from vllm import SamplingParams
@@ -264,9 +253,6 @@ class VllmPolicy:
         with self._taking(f"finish version {version}"):
             await self._engine.finish_weight_update(weight_version=str(version))
             self._is_updating = False
-        await self._play_on(version)
-
-    async def _play_on(self, version: int) -> None:
         # The caches of paused requests are discarded with the rest and computed again when the requests resume.
         await self._engine.reset_prefix_cache(reset_running_requests=True)
         self._version = version

@@ -50,8 +50,8 @@ from learners.attention import TREE
 from learners.forward import token_logprobs
 from learners.head import TargetHead
 from learners.model_folder import load_model
+from learners.objectives import published_offline_po_terms
 from learners.packing import pack
-from learners.published_losses import published_offline_po_terms
 from learners.utilization import StepCost
 from spag_ray.training_data.samples import GameSample
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from actors.models import load_tokenizer
-from learners.published_losses import IGNORED_LABEL
+from learners.objectives import IGNORED_LABEL
 from spag_ray.game.rules import Role
 from spag_ray.game.turn import Turn
 from spag_ray.games.taboo.decks import load_deck

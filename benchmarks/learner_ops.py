@@ -139,7 +139,7 @@ def copies_of_a_micro_batch() -> int:
     (tree,) = pack(rows.samples, 10**6)
     temperatures = [0.7 + index % 2 for index in range(len(tree.lengths))]
     # FlexAttention refuses the meta device; what stands in for it makes no copies either.
-    with Counts() as counts, patch("learners.attention._flex_attention", lambda: _attend):
+    with Counts() as counts, patch("learners.attention.flex_attention", _attend):
         logprobs, entropies = token_logprobs_and_entropies(model, tree, temperatures)
         StepSums(OBJECTIVE, SPEC).loss(logprobs, entropies, rows, tree).backward()
     return counts.copies

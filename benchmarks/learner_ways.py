@@ -16,7 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from benchmarks.learner_games import padded_batches
-from learners.published_losses import published_offline_po_loss
+from learners.objectives import published_offline_po_loss
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import LearnerConfig
 from spag_ray.host.cpu_features import fast_dtype

@@ -23,7 +23,7 @@ from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 
 if TYPE_CHECKING:  # a session (console.py) imports this, and has little installed
-    from actors.policy import Score, WakePart
+    from actors.policy import Pairs, Score, WakePart
     from spag_ray.config.engine import EngineConfig
     from spag_ray.results.lines import EngineFigures
     from spag_ray.weights.snapshot import Bucket
@@ -130,9 +130,7 @@ class EngineHandle(ActorHandle, Protocol):
     def figures(self) -> EngineFigures: ...
 
     @remote_method
-    def score(
-        self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float, adapter: str | None = None
-    ) -> list[Score]: ...
+    def score(self, sequences: Pairs, temperature: float, adapter: str | None = None) -> list[Score]: ...
 
     @remote_method
     def load(

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedConfig
 
@@ -92,8 +93,6 @@ def flex_block_mask(subtree_ends: Tensor) -> Any:
 
 
 def _block_mask(subtree_ends: Tensor) -> Any:
-    from torch.nn.attention.flex_attention import create_block_mask
-
     def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return (key <= query) & (query < subtree_ends[key])
 
@@ -134,7 +133,7 @@ def tree_attention_forward(
     if tree_attention.query_blocks is None:
         # Inside a compiled layer (engine.compile_layers) it is compiled with the layer.
         is_alone = query.is_cuda and not torch.compiler.is_compiling()
-        attend = _compiled_flex_attention() if is_alone else _flex_attention()
+        attend = _compiled_flex_attention() if is_alone else flex_attention
         out = attend(query, key, value, block_mask=tree_attention.block_mask, scale=scaling, enable_gqa=groups > 1)
         return out.transpose(1, 2).contiguous(), None
     return _in_query_blocks(query, key, value, tree_attention.query_blocks, scaling), None
@@ -155,17 +154,11 @@ def _in_query_blocks(query: Tensor, key: Tensor, value: Tensor, blocks: QueryBlo
     return torch.cat(outs, 3).flatten(1, 2).transpose(1, 2).contiguous()
 
 
-def _flex_attention() -> Any:
-    from torch.nn.attention.flex_attention import flex_attention
-
-    return flex_attention
-
-
 @cache
 def _compiled_flex_attention() -> Any:
     # Four graphs are enough for all lengths: one block or several, with and without gradient. With `fullgraph`, a
     # length that needs more graphs than Dynamo's limit is an error, not an uncompiled run with many times the memory.
-    return torch.compile(_flex_attention(), dynamic=True, fullgraph=True)
+    return torch.compile(flex_attention, dynamic=True, fullgraph=True)
 
 
 def check_compiles(config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> None:

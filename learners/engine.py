@@ -1,11 +1,5 @@
 """The DeepSpeed engine behind one small class: forward, backward in any number of micro-steps, one optimiser step.
 
-    engine = TrainingEngine(model, config, world)
-    for index, micro_batch in enumerate(micro_batches):
-        loss = ...(token_logprobs(engine.module, micro_batch))
-        engine.backward(loss, last=index == len(micro_batches) - 1)
-    grad_norm = engine.step(learning_rate)
-
 DeepSpeed is configured for one micro-batch per step; if a global batch has several, `backward` marks the last.
 Gradients are summed over ranks, not averaged, because a loss is already divided by the counts of the global batch.
 """
@@ -76,6 +70,7 @@ class TrainingEngine:
         except (ValueError, TypeError, AssertionError, DeepSpeedConfigError) as error:
             where = config.deepspeed or "the learner section"
             raise LearnerError(f"DeepSpeed refuses its configuration (from {where}): {error}") from error
+        self.device: torch.device = self._engine.device
         if isinstance(self._optimizer, BF16_Optimizer) and not self._optimizer.immediate_grad_update:
             flatten_gradients(self._optimizer)
         # DeepSpeed checks for non-finite gradients only with bfloat16 and with ZeRO-3; float32 may have them too.
@@ -94,11 +89,6 @@ class TrainingEngine:
     def inner_module(self) -> nn.Module:
         """The model inside the engine."""
         return self._engine.module
-
-    @property
-    def device(self) -> torch.device:
-        device: torch.device = self._engine.device
-        return device
 
     @property
     def is_partitioned(self) -> bool:
@@ -185,16 +175,14 @@ class TrainingEngine:
             raise LearnerError(f"{folder}: no DeepSpeed checkpoint in it")
         return extra
 
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        yield from self._engine.module.named_parameters()
-
     def own_weights(self) -> dict[str, Tensor]:
         """{name: this rank's memory of a trained weight}, to be read and written in place: the whole weight, or this
         rank's part of it under ZeRO-3.
 
         Raises LearnerError if a part is not in memory.
         """
-        trained: dict[str, Any] = {name: each for name, each in self.named_parameters() if each.requires_grad}
+        named = self.inner_module.named_parameters()
+        trained: dict[str, Any] = {name: each for name, each in named if each.requires_grad}
         if not self.is_partitioned:
             return {name: parameter.data for name, parameter in trained.items()}
         for name, parameter in trained.items():
@@ -211,14 +199,11 @@ class TrainingEngine:
         """This rank's part of `whole`, the weight called `name`, in the layout of `own_weights`."""
         return _part_of(self._engine.module.get_parameter(name), whole, self.world) if self.is_partitioned else whole
 
-    @contextlib.contextmanager
-    def gathered(self, parameters: list[nn.Parameter]) -> Iterator[None]:
+    def gathered(self, parameters: list[nn.Parameter]) -> contextlib.AbstractContextManager[None]:
         """In this block the parameters are whole on this rank (ZeRO-3 gathers them: all ranks must name the same)."""
-        if not self.is_partitioned:
-            yield
-            return
-        with deepspeed.zero.GatheredParameters(parameters):
-            yield
+        whole: contextlib.AbstractContextManager[None]
+        whole = deepspeed.zero.GatheredParameters(parameters, enabled=self.is_partitioned)
+        return whole
 
 
 def compile_layers(module: nn.Module, is_partitioned: bool) -> None:

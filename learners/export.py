@@ -26,20 +26,13 @@ class Exporter:
 
     def __init__(self, engine: TrainingEngine, weights: Weights, dtype: torch.dtype, max_bytes: int) -> None:
         self._engine = engine
-        self._dtype = dtype
+        self.dtype = dtype
         self._weights = weights
         self._sizes = {name: _num_elements(parts[0]) * dtype.itemsize for name, (parts, _) in weights.items()}
         self._staging = StagingBuffer()
-        self.num_bytes = sum(self._sizes.values())
+        self.num_tensors, self.num_bytes = len(weights), sum(self._sizes.values())
         self.plan = plan_buckets(self._sizes.items(), max_bytes)
-
-    @property
-    def num_buckets(self) -> int:
-        return len(self.plan)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self._dtype
+        self.num_buckets = len(self.plan)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every weight by name, in the order of `each`; nothing is gathered."""
@@ -52,11 +45,7 @@ class Exporter:
         for names in self.plan:
             with self._gathered(names):
                 for name in names:
-                    yield name, self._weights[name][1]().detach().to(self._dtype, copy=copy)
-
-    @property
-    def num_tensors(self) -> int:
-        return len(self._weights)
+                    yield name, self._weights[name][1]().detach().to(self.dtype, copy=copy)
 
     def bucket(self, index: int) -> Bucket | None:
         """Bucket `index` on rank 0, None elsewhere; every rank has to call it. Its payload is valid until the next
@@ -75,7 +64,7 @@ class Exporter:
             if self._engine.world.rank != 0:
                 return None
             tensors = ((name, self._weights[name][1]().detach()) for name in names)
-            return self._staging.fill(self._dtype, tensors, sum(self._sizes[name] for name in names))
+            return self._staging.fill(self.dtype, tensors, sum(self._sizes[name] for name in names))
 
     @torch.no_grad()
     def tensors(self, index: int) -> dict[str, Tensor] | None:
@@ -87,7 +76,7 @@ class Exporter:
         with self._gathered(names):
             if self._engine.world.rank != 0:
                 return None
-            return {name: self._weights[name][1]().detach().to("cpu", self._dtype, copy=copy) for name in names}
+            return {name: self._weights[name][1]().detach().to("cpu", self.dtype, copy=copy) for name in names}
 
     def _gathered(self, names: Sequence[str]) -> AbstractContextManager[None]:
         return self._engine.gathered([parameter for name in names for parameter in self._weights[name][0]])

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from learners.attention import plan_attention
 from learners.head import Targets
+from learners.objectives import at_least_float32
 from learners.packing import PaddedRows, TokenTree
-from learners.published_losses import at_least_float32
 from learners.staging import to_device
 
 MicroBatch: TypeAlias = TokenTree | PaddedRows

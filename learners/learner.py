@@ -1,12 +1,5 @@
 """One rank of the learner group.
 
-    learner = Learner(model, LearnerConfig(), ObjectiveConfig(), World())
-    learner.begin_stage(StageSpec("self_play", num_steps=12, learning_rate=2e-6, kl_coeff=0.2))
-    scores = learner.score(turns, temperature=1.0)               # [L] of each turn
-    report = learner.step(Batch(games))
-    for index in range(learner.num_buckets):
-        learner.bucket(index)                                    # weights as bytes, valid until the next
-
 Every rank receives its share of the turns or of the global batch (shares.py). All ranks make the same calls in the
 same order.
 """
@@ -96,18 +89,13 @@ class Learner:
             from learners.lora import adapter_weights
 
             self._published = Exporter(self._engine, adapter_weights(module), dtype, config.bucket_bytes)
+        published = self._published
+        self.num_tensors, self.num_buckets = published.num_tensors, published.num_buckets
+        self.num_bytes = published.num_bytes
         self._stage_start = StageStart(self._engine)
         self._spec = StageSpec("self_play", 1, 0.0, objective.kl_coeff)
         self._num_steps_done = 0
         self._sender: Sender | None = None
-
-    @property
-    def num_tensors(self) -> int:
-        return self._published.num_tensors
-
-    @property
-    def num_buckets(self) -> int:
-        return self._published.num_buckets
 
     def bucket(self, index: int) -> Bucket | None:
         """Bucket `index` of the published current weights, on rank 0; a collective call. Valid until the next call."""
@@ -161,10 +149,6 @@ class Learner:
             self._stage_start.take()
         return is_known
 
-    def check(self, turns: Sequence[Sample]) -> None:
-        """Raises LearnerError for tokens beyond the vocabulary."""
-        check_turns(turns, self.vocabulary_size)
-
     @torch.no_grad()
     def score(
         self, turns: Sequence[Sample], temperature: float = 1.0, stand_in: Sample | None = None
@@ -175,7 +159,7 @@ class Learner:
         Raises LearnerError for tokens beyond the vocabulary and for a turn that no micro-batch can hold.
         """
         self._must_be_awake("to score turns")
-        self.check(turns)
+        check_turns(turns, self.vocabulary_size)
         micro_batches, num_micro_steps = self._micro_batches(turns, stand_in)
         scores = [_NO_SCORES] * len(turns)
         self._engine.module.eval()
@@ -201,7 +185,7 @@ class Learner:
     @torch.no_grad()
     def score_here(self, turn: Sample) -> list[float]:
         """Log-probabilities [L] of one turn at temperature 1, computed whole on every rank."""
-        self.check([turn])
+        check_turns([turn], self.vocabulary_size)
         (micro_batch,), _ = self._micro_batches([turn], None)
         self._engine.module.eval()
         logprobs = token_logprobs(self._engine.module, micro_batch, 1.0)
@@ -301,11 +285,6 @@ class Learner:
         """Called from another thread when an engine is gone for which `open_channel` or `send` may be waiting. Returns
         whether the channel broke by that."""
         return self._sender is not None and self._sender.abort()
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the published weights."""
-        return self._published.num_bytes
 
     def save_state(self, folder: str) -> None:
         """Write weights, optimiser, the stage's progress, and reference weights that no saved model has (adapters, an

@@ -1,11 +1,5 @@
 """Earlier weights, kept on the host to score turns: those of a stage's start, of self-play's, or an average.
 
-    start = StageStart(engine)
-    start.take()                            # the current weights
-    with start.in_place():                  # on every rank: the model is that of the stage's start in the block
-        logprobs = token_logprobs(engine.module, micro_batch)
-    start.move(0.9)                         # 0.9 of what is kept, 0.1 of the current weights
-
 Each rank keeps its own share of the trained weights: all of them, its part of each under ZeRO-3, the adapters with
 LoRA. They have the learner's dtype, an average has float32. Nothing is kept until `take`, `read` or `load`.
 """
@@ -73,7 +67,10 @@ class StageStart:
         """In this block the model has the kept weights, rounded to its dtype, and the current ones are on the host.
         Every rank has to enter it: passes through the model are collective."""
         assert self._held, "no weights of a stage's start are kept"
-        kept = self._wider()
+        own = self._engine.own_weights()
+        # A swap rounds wider weights to the model's dtype.
+        is_wider = any(self._held[name].dtype != weight.dtype for name, weight in own.items())
+        kept = dict(self._held) if is_wider else None
         self._swap()
         try:
             yield
@@ -81,14 +78,6 @@ class StageStart:
             self._swap()
             if kept is not None:
                 self._held = kept
-
-    def _wider(self) -> dict[str, Tensor] | None:
-        """What is held, if swapping it with the model's weights would round it: a copy is swapped then."""
-        held, own = self._held, self._engine.own_weights()
-        if all(held[name].dtype == weight.dtype for name, weight in own.items()):
-            return None
-        self._held = {name: held[name].to(weight.dtype) for name, weight in own.items()}
-        return held
 
     @torch.no_grad()
     def _swap(self) -> None:

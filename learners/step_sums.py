@@ -17,8 +17,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from learners.forward import MicroBatch
-from learners.objectives import BETWEEN, DECIDING, MAXIMA, NO_KIND, STATISTICS, WORD, TrainedTokens, batch_loss
-from learners.published_losses import at_least_float32
+from learners.objectives import (
+    BETWEEN,
+    DECIDING,
+    MAXIMA,
+    NO_KIND,
+    STATISTICS,
+    WORD,
+    TrainedTokens,
+    at_least_float32,
+    batch_loss,
+)
 from learners.staging import to_device
 from learners.utilization import Utilization
 from spag_ray.config.objective import ObjectiveConfig

@@ -11,7 +11,7 @@ from spag_ray.episodes.formats import read_games, read_sft, write_samples
 from spag_ray.errors import ConfigError
 from spag_ray.games.taboo.game import query_text
 from spag_ray.games.taboo.prompt_file import load_template
-from spag_ray.training_data.published_rows import to_samples
+from spag_ray.training_data.rewards import to_samples
 
 
 def run_reward(

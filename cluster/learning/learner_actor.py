@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,25 +16,6 @@ from cluster.runtime.ray_session import redirect_output, set_environment
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import LearnerConfig
 from spag_ray.host.hidden_packages import hidden
-
-
-@dataclass(frozen=True)
-class Place:
-    """A rank's place in its group; `master` is the group's rendezvous, a host:port on rank 0's node."""
-
-    rank: int
-    size: int
-    master: str
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """What a group knows of its learners. `adapter`: its configuration, where adapters are published."""
-
-    num_buckets: int
-    num_tensors: int
-    adapter: dict[str, Any] | None
-    vocabulary_size: int
 
 
 class LearnerActor(Actor):
@@ -79,9 +59,11 @@ class LearnerActor(Actor):
 
     @actor_method
     def start(
-        self, model: str, config: LearnerConfig, objective: ObjectiveConfig, place: Place, num_here: int
-    ) -> Loaded:
-        """Load the model and join the group. `num_here`: ranks on this node, which share its cores."""
+        self, model: str, config: LearnerConfig, objective: ObjectiveConfig, rank: int, master: str, num_here: int
+    ) -> tuple[int, int, dict[str, Any] | None, int]:
+        """Load the model and join the group. `master`: its rendezvous, a host:port on rank 0's node; `num_here`: ranks
+        on this node, which share its cores. Returns the numbers of buckets and of tensors, the adapters' configuration
+        where they are published, and the size of the vocabulary."""
         self.prepare(config, num_here)
         config = config.model_copy(update={"num_threads": _num_threads(config, num_here)})
         from learners.engine import World
@@ -89,9 +71,9 @@ class LearnerActor(Actor):
 
         # Ray shows each rank only its own GPU, so its local index is always 0.
         listening = None if self._meeting is None else self._meeting.detach()
-        self._learner = Learner(model, config, objective, World(place.rank, place.size, 0, place.master, listening))
+        self._learner = Learner(model, config, objective, World(rank, config.num_ranks, 0, master, listening))
         learner = self._learner
-        return Loaded(learner.num_buckets, learner.num_tensors, learner.adapter, learner.vocabulary_size)
+        return learner.num_buckets, learner.num_tensors, learner.adapter, learner.vocabulary_size
 
     @actor_method
     def call(self, name: str, *arguments: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from cluster.handles import R, Ref
 from cluster.learning.direct_channel import EngineClient, SendReport
-from cluster.learning.learner_actor import LearnerActor, LearnerHandle, Place
+from cluster.learning.learner_actor import LearnerActor, LearnerHandle
 from cluster.learning.memory_fault import out_of_memory
 from cluster.planning.reservation import Reservation
 from cluster.runtime.ray_session import get
@@ -91,14 +92,11 @@ class LearnerGroup:
         with self._starting():
             self._says("loading the model")
             (master,) = self._get([self._ranks[0].meeting_place.remote()])
-            ranks = [Place(index, config.num_ranks, master) for index in range(config.num_ranks)]
             started = [
-                rank.start.remote(model, config, objective, place, num_here)
-                for rank, place, num_here in zip(self._ranks, ranks, self._ranks_here, strict=True)
+                rank.start.remote(model, config, objective, index, master, num_here)
+                for index, (rank, num_here) in enumerate(zip(self._ranks, self._ranks_here, strict=True))
             ]
-            loaded = self._get(started)[0]
-            self.num_tensors, self.adapter = loaded.num_tensors, loaded.adapter
-            self._num_buckets, self._vocabulary_size = loaded.num_buckets, loaded.vocabulary_size
+            self._num_buckets, self.num_tensors, self.adapter, self._vocabulary_size = self._get(started)[0]
         self.has_started = True
 
     @contextlib.contextmanager
@@ -185,9 +183,10 @@ class LearnerGroup:
         other rank, and a probe of every rank (`probe_ref`), a version takes at most four calls per rank.
         """
         refs: list[Ref[Bucket]] = []
-        for run in runs(self._num_buckets, 2 * len(self._ranks) + 1):
-            of_run = self._ranks[0].buckets.options(num_returns=len(run)).remote(run.start, run.stop)
-            refs += [cast(Ref[Bucket], of_run)] if len(run) == 1 else cast(list[Ref[Bucket]], of_run)
+        num_runs = min(self._num_buckets, 2 * len(self._ranks) + 1)
+        for begin, end in pairwise(run * self._num_buckets // num_runs for run in range(num_runs + 1)):
+            of_run = self._ranks[0].buckets.options(num_returns=end - begin).remote(begin, end)
+            refs += [cast(Ref[Bucket], of_run)] if end - begin == 1 else cast(list[Ref[Bucket]], of_run)
         for rank in self._ranks[1:]:
             rank.gather_buckets.remote()
         return refs
@@ -252,13 +251,3 @@ class LearnerGroup:
             if (told := out_of_memory(str(error.cause) or type(error.cause).__name__)) is None:
                 raise
             raise LearnerError(f"a learner rank is out of memory: {told}; {self._advice()}") from error
-
-
-def runs(count: int, most: int) -> list[range]:
-    """0 .. count - 1 in at most `most` runs of nearly equal length, none empty.
-
-    >>> runs(5, most=3)
-    [range(0, 1), range(1, 3), range(3, 5)]
-    """
-    number = min(count, most)
-    return [range(run * count // number, (run + 1) * count // number) for run in range(number)]

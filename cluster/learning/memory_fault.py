@@ -1,11 +1,4 @@
-"""A learner rank that is out of memory: one line with what it asked for, what was planned, and the keys that need less.
-
->>> out_of_memory("DefaultCPUAllocator: can't allocate memory: you tried to allocate 6442450944 bytes. Error code 12")
-'it tried to allocate 6.00 GiB'
->>> out_of_memory("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of which "
-...     "1.20 GiB is free. Including non-PyTorch memory, this process has 77.90 GiB memory in use.")
-'CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of which 1.20 GiB is free'
-"""
+"""A learner rank that is out of memory: one line with what it asked for, what was planned, and keys that need less."""
 
 from __future__ import annotations
 

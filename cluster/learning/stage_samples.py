@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -32,67 +33,58 @@ from spag_ray.training_data.unsaid_words import heard_words, merged, unsaid_word
 _Game: TypeAlias = Mapping[str, Any]  # in the published format
 
 
+@dataclass
 class StageSamples:
     """The samples of one run. `learning`: names of the policies that self-play trains. `renderer`: that of the game in
     which words are guessed, if the run plays one, because only its turns get more than what was said. `held_out`: words
     about which no game of a file is imitated; `note` is told how many were."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        tokenizer: Tokenizer,
-        renderer: Renderer,
-        learning: set[str],
-        recorder: Recorder,
-        held_out: Sequence[str] = (),
-        note: Callable[[str], None] = lambda text: None,
-    ) -> None:
-        self._held_out = held_out
-        self._note = note
-        self._config = config
-        self._tokenizer = tokenizer
-        self._renderer = renderer
-        self._learning = learning
-        self._recorder = recorder
+    config: RunConfig
+    tokenizer: Tokenizer
+    renderer: Renderer
+    learning: set[str]
+    recorder: Recorder
+    held_out: Sequence[str] = ()
+    note: Callable[[str], None] = lambda text: None
 
     def sft(self) -> list[Sample]:
         """The rows that are trained on in self-play stages; none without `self_play.sft_file`."""
-        path = self._config.self_play.sft_file
-        return sft_samples(read_sft(path), self._renderer) if path else []
+        path = self.config.self_play.sft_file
+        return sft_samples(read_sft(path), self.renderer) if path else []
 
     def imitation(self, played: Sequence[Episode] | None) -> TrainingStage:
         """The imitated turns of a stronger player's games, or rows of training data, plus SFT rows.
         `played`: the expert's games, where `imitation.source` is `scripted`."""
-        config = self._config.imitation
+        config = self.config.imitation
         games: list[GameSample]
         if played is not None:
             games = self._of_expert(played)
         elif holds_games(config.source):
-            own = self._config.game
+            own = self.config.game
             games = self._of_expert(
                 [
-                    episode_from_game(game, number, str(EXPERT), self._renderer, own.rules, own.max_guesses)
+                    episode_from_game(game, number, str(EXPERT), self.renderer, own.rules, own.max_guesses)
                     for number, game in enumerate(self._without_held_out(read_games(config.source), config.source))
                 ]
             )
         else:
-            games, rows = published_samples(read_samples(config.source), self._tokenizer)
+            games, rows = published_samples(read_samples(config.source), self.tokenizer)
             games += sft_games(rows)
         if config.sft_file:
-            games += sft_games(sft_samples(read_sft(config.sft_file), self._renderer))
-            random.Random(self._config.seed).shuffle(games)
-        coeff = self._config.imitation_listening_coeff
+            games += sft_games(sft_samples(read_sft(config.sft_file), self.renderer))
+            random.Random(self.config.seed).shuffle(games)
+        coeff = self.config.imitation_listening_coeff
         spec = StageSpec("imitation", 0, config.learning_rate, config.kl_coeff, coeff)
         return TrainingStage(IMITATED, spec, games, [], config.batch_games)
 
     def _without_held_out(self, games: Sequence[_Game], source: str) -> list[_Game]:
         """Raises InputError if none is left."""
-        is_free = says_none_of(self._held_out)
+        is_free = says_none_of(self.held_out)
         left = [game for game in games if is_free(game["target_word"])]
         if not left and games:
             raise InputError(f"{source}: every game in it is about a word that is held out (words.num_held_out)")
         if len(left) < len(games):
-            self._note(f"{source}: {len(games) - len(left)} of {len(games)} games are about held-out words: left out")
+            self.note(f"{source}: {len(games) - len(left)} of {len(games)} games are about held-out words: left out")
         return left
 
     def self_play(
@@ -109,7 +101,7 @@ class StageSamples:
         """The learner's own turns. `baselines`: {game: its moving averages}. `windows`: {game: its wins} of a stream,
         whose versions may have no decided game; any other stage without one raises InputError, which names it
         `what`. `repeated`: numbers of episodes that were trained on before, which these averages count already."""
-        config = self._config
+        config = self.config
 
         def own(game: RunConfig, episodes: Sequence[Episode]) -> list[GameSample]:
             name, objective = game.game.full_name, game.objective_of(stage)
@@ -119,12 +111,12 @@ class StageSamples:
                 game.payoffs_of(stage),
                 baselines=(baselines or {}).get(name),
                 sampled=config.render == "exact",
-                learning=self._learning,
+                learning=self.learning,
                 window=None if windows is None else windows[name],
                 repeated=repeated,
             )
-            games = self._listening(game, games, episodes, objective.listening_coeff, self._learning)
-            return self._unsaid(game, games, episodes, self._learning)
+            games = self._listening(game, games, episodes, objective.listening_coeff, self.learning)
+            return self._unsaid(game, games, episodes, self.learning)
 
         games = self._of_games(
             self._rendered(episodes), own, what, lambda: windows is not None or self._agree(stage, episodes)
@@ -145,24 +137,24 @@ class StageSamples:
     def num_dropped_groups(self, stage: Stage, episodes: Sequence[Episode]) -> int:
         """How many groups of words.games_per_word games are left out of these, because all of a group paid the same
         (objective.drop_agreeing)."""
-        config, found = self._config, 0
+        config, found = self.config, 0
         for each in config.each_game if config.objective.drop_agreeing else ():
             own = [episode for episode in episodes if episode.game == each.game.full_name]
-            found += num_dropped(own, each.payoffs_of(stage), self._learning) // config.words.games_per_word
+            found += num_dropped(own, each.payoffs_of(stage), self.learning) // config.words.games_per_word
         return found
 
     def _agree(self, stage: Stage, episodes: Sequence[Episode]) -> bool:
         """Whether games are left out because all of their scenario paid the same (objective.drop_agreeing)."""
-        if not self._config.objective.drop_agreeing:
+        if not self.config.objective.drop_agreeing:
             return False
         return any(
             game_samples(
                 [episode for episode in episodes if episode.game == each.game.full_name],
                 each.objective_of(stage).model_copy(update={"drop_agreeing": False}),
                 each.payoffs_of(stage),
-                learning=self._learning,
+                learning=self.learning,
             )
-            for each in self._config.each_game
+            for each in self.config.each_game
         )
 
     def _of_expert(self, played: Sequence[Episode]) -> list[GameSample]:
@@ -186,7 +178,7 @@ class StageSamples:
         episodes. Raises InputError if there are none, unless there may be none."""
         found = {
             each.game.full_name: own(each, [episode for episode in episodes if episode.game == each.game.full_name])
-            for each in self._config.each_game
+            for each in self.config.each_game
         }
         order = {episode.episode_id: place for place, episode in enumerate(episodes)}
         games = sorted(chain.from_iterable(found.values()), key=lambda game: order[game.episode_id])
@@ -194,15 +186,15 @@ class StageSamples:
             raise nothing_to_learn(what, len(episodes))
         for name, of_game in found.items():
             weights = {str(game.role): game.weight for game in of_game if game.role is not None}
-            self._recorder.record(SamplesLine(what, name, sum(bool(game.turns) for game in of_game), weights))
+            self.recorder.record(SamplesLine(what, name, sum(bool(game.turns) for game in of_game), weights))
         return games
 
     def _rendered(self, played: Sequence[Episode]) -> Sequence[Episode]:
         """The episodes with the prompts that they were played with, or rendered with other prompts."""
-        config = self._config
+        config = self.config
         if config.render == "exact":
             return played
-        return rerendered(played, load_varied(config.varied_prompts), self._tokenizer, config.seed)
+        return rerendered(played, load_varied(config.varied_prompts), self.tokenizer, config.seed)
 
     def _listening(
         self,
@@ -219,7 +211,7 @@ class StageSamples:
             return games
         objective, temperature = config.objective, config.sampling.temperature or 1.0
         when = WhenToClaim(objective.claiming_words, temperature, claiming) if objective.claiming_coeff else None
-        claim, turns, guesser = self._renderer.claim_of, objective.listening_turns, guesser_of(self._renderer.game)
+        claim, turns, guesser = self.renderer.claim_of, objective.listening_turns, guesser_of(self.renderer.game)
         assert guesser is not None, "checked before the run (check_claims)"
         heard = listened_turns(episodes, claim, turns, self._longest, learning, when, guesser=guesser)
         return with_listening(games, heard)
@@ -234,7 +226,7 @@ class StageSamples:
         """The games with the words that their turns are trained not to say, if that is configured."""
         if not config.objective.unsaid_coeff:
             return games
-        renderer, longest = self._renderer, self._longest
+        renderer, longest = self.renderer, self._longest
         of_attackers = unsaid_words(episodes, renderer.spoken, longest, learning, renderer.num_private)
         of_defenders = heard_words(episodes, renderer.claim, longest, learning)
         return with_unsaid_words(games, merged(of_attackers, of_defenders))
@@ -242,7 +234,7 @@ class StageSamples:
     @property
     def _longest(self) -> int:
         """Tokens of the longest sample that is added to a game."""
-        return min(self._config.engine.max_model_len, self._config.learner.microbatch_tokens)
+        return min(self.config.engine.max_model_len, self.config.learner.microbatch_tokens)
 
 
 def nothing_to_learn(what: str, num_games: int) -> InputError:

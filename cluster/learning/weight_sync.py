@@ -11,9 +11,9 @@ weights. When no engine can load it, the version is at fault, and the run ends.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import ray
 
@@ -40,38 +40,30 @@ class Probe:
 @dataclass(frozen=True)
 class Export:
     """A version in transfer: its buckets in the object store (or about to be), or the channel on which the learner will
-    send it itself, and the learner's scores of the probe under the same weights. `learner_timeout_s`: the learner's
-    time limit."""
+    send it itself, and the learner's scores of the probe under the same weights."""
 
+    learners: LearnerGroup
     version: int
     bucket_refs: list[Ref[Bucket]]
     probe_ref: Ref[list[float]] | None
-    num_tensors: int
-    adapter: Mapping[str, Any] | None
-    learner_timeout_s: float
     direct: DirectChannel | None = None
 
     def wait(self) -> None:
         """Wait until the learner has done its part. Raises LearnersLostError when that takes too long."""
         refs = [*self.bucket_refs, *([self.probe_ref] if self.probe_ref is not None else [])]
-        if refs and ray.wait(refs, num_returns=len(refs), timeout=self.learner_timeout_s, fetch_local=False)[1]:
+        timeout_s = self.learners.timeout_s
+        if refs and ray.wait(refs, num_returns=len(refs), timeout=timeout_s, fetch_local=False)[1]:
             raise LearnersLostError(
-                f"a learner call took longer than learner.timeout_s ({self.learner_timeout_s:g} s)"
+                f"a learner call took longer than learner.timeout_s ({timeout_s:g} s)"
             ) from ray.exceptions.GetTimeoutError()
 
 
 def export(learners: LearnerGroup, version: int, probe: Probe | None, direct: DirectChannel | None = None) -> Export:
     """Request the learner's current weights; returns at once. On a direct channel they are sent by `publish`: the
     learner must not step before."""
-    return Export(
-        version,
-        learners.bucket_refs() if direct is None else [],
-        learners.probe_ref(probe.prompt_ids, probe.target_ids) if probe is not None else None,
-        num_tensors=learners.num_tensors,
-        adapter=learners.adapter,
-        learner_timeout_s=learners.timeout_s,
-        direct=direct,
-    )
+    bucket_refs = learners.bucket_refs() if direct is None else []
+    probe_ref = learners.probe_ref(probe.prompt_ids, probe.target_ids) if probe is not None else None
+    return Export(learners, version, bucket_refs, probe_ref, direct)
 
 
 class Gate(Protocol):
@@ -122,7 +114,10 @@ def verify_weights(
     Raises WeightSyncError, with each engine's reason, when every engine that answered has such a gap.
     """
     began = time.perf_counter()
-    expected = _expected(exported)
+    try:
+        expected = ray.get(exported.probe_ref, timeout=exported.learners.timeout_s)
+    except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
+        raise LearnersLostError(f"the learner has not scored the probe: {first_line(error)}") from error
 
     def score(engine: Engine) -> Ref[list[Score]]:
         return engine.handle.score.remote([(probe.prompt_ids, probe.target_ids)], 1.0)
@@ -158,11 +153,11 @@ def _load(
         num_bytes, sent, held = exported.direct.send(exported.version, engines)
         answers.add(sent)
         return num_bytes, held
-    in_flight = config.update == "in_flight"
+    learners, in_flight = exported.learners, config.update == "in_flight"
 
     def load(engine: Engine) -> Ref[tuple[int, int]]:
         return engine.handle.load.remote(
-            exported.version, exported.num_tensors, exported.bucket_refs, exported.adapter, in_flight
+            exported.version, learners.num_tensors, exported.bucket_refs, learners.adapter, in_flight
         )
 
     loads = list(map(load, engines))
@@ -178,11 +173,3 @@ def _load(
     for engine, (version, _) in loaded.found.items():
         assert version == exported.version, f"{engine.name} answered with version {version}"
     return max((num_bytes for _, num_bytes in loaded.found.values()), default=0), True
-
-
-def _expected(exported: Export) -> Sequence[float]:
-    """The learner's scores of the probe."""
-    try:
-        return ray.get(exported.probe_ref, timeout=exported.learner_timeout_s)
-    except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
-        raise LearnersLostError(f"the learner has not scored the probe: {first_line(error)}") from error

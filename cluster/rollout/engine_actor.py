@@ -14,7 +14,7 @@ from typing import Any
 import ray
 
 from actors.engine_process import start_engine
-from actors.policy import LoadedPolicy, Measured, Score, WakePart
+from actors.policy import LoadedPolicy, Measured, Pairs, Score, WakePart
 from cluster.handles import EngineHandle, Packed, Ref, SavedWeights
 from cluster.rollout.engine_faults import EngineLog, start_fault
 from cluster.rollout.request_queue import RequestQueue
@@ -112,9 +112,7 @@ class EngineActor:
             if self._queue is not None:
                 self._queue.touch()
 
-    async def score(
-        self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float, adapter: str | None = None
-    ) -> list[Score]:
+    async def score(self, sequences: Pairs, temperature: float, adapter: str | None = None) -> list[Score]:
         """See RequestQueue."""
         return await self._open_queue.score(sequences, temperature, adapter)
 

@@ -26,7 +26,7 @@ from itertools import count
 
 import ray
 
-from actors.policy import Completion, Request, Score
+from actors.policy import Completion, Pairs, Request, Score
 from cluster.handles import EngineHandle
 from cluster.rollout.request_queue import Packed, pack_request
 from cluster.runtime.ray_session import Retry, first_line, is_gone, is_unavailable
@@ -207,12 +207,7 @@ class RemotePolicy:
         for turn in lost:
             turn.end(error)
 
-    async def score(
-        self,
-        sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
-        temperature: float = 1.0,
-        adapter: str | None = None,
-    ) -> list[Score]:
+    async def score(self, sequences: Pairs, temperature: float = 1.0, adapter: str | None = None) -> list[Score]:
         retry = Retry(self._within_s)
         while True:
             try:

@@ -10,11 +10,10 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from actors.policy import Completion, LoadedPolicy, Request, Sampling, Score
+from actors.policy import Completion, LoadedPolicy, Pairs, Request, Sampling, Score
 from cluster.handles import Packed
 from cluster.rollout.weights_in_turn import WeightsInTurn
 
@@ -155,9 +154,7 @@ class RequestQueue:
             task.cancel()
         self._count_busy()
 
-    async def score(
-        self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float, adapter: str | None = None
-    ) -> list[Score]:
+    async def score(self, sequences: Pairs, temperature: float, adapter: str | None = None) -> list[Score]:
         """The policy's scores; the call counts as one pending request."""
         if not self.num_pending:
             self.touch()

@@ -180,7 +180,7 @@ class Opponents:
                 except EngineError as error:
                     # After a time-out the process still computes what nobody waits for. It may refuse a call and be
                     # well: then the other visitors keep their model.
-                    if isinstance(error, EngineGoneError) or loaded.pool.counts.timeouts or loaded.engine.is_dead:
+                    if isinstance(error, EngineGoneError) or loaded.pool.timeouts or loaded.engine.is_dead:
                         self._unload(name)
                     raise
             finally:

@@ -49,26 +49,13 @@ def game_samples(
     window: RoleWindow | None = None,
     repeated: Container[int] = (),
 ) -> list[GameSample]:
-    """Games -> training samples, in the order given (docs/learning.md, "Payoffs").
+    """Games -> training samples, in the order given. docs/learning.md ("Advantages and losses by name", "Payoffs",
+    "Information gain") says which turns are trained, and with what.
 
-    A seat's payoff minus its baseline, with `baseline_std: batch` divided by its standard deviation (`deviations`), is
-    shared over the seat's turns. Winners are always trained; losers and both seats of a tie only with `learn_from:
-    both`. With `loser_turns: deciding` the loser's payoff goes to the turn that lost the game. With `trap_credit: trap`
-    the payoff of a trap goes to the turn before the word was said, and with `guess_credit: guess` that of a right guess
-    goes to the guess. After a breach, the breaker's payoff goes to the turn that broke the rules, as it is. What a
-    wrong guess paid that did not end the game is added to its turns as it is, if their seat is trained in this game. A
-    game's weight is decided / (2 * games its winner's role won) over the episodes given, or over the last decided games
-    in `window`; ties and breaches have weight 1.
-
-    With `objective.information_gain` turns are also trained by what their hints told a listener, whoever was paid
-    (information_gain.py).
-
-    With an `objective.advantage` of another name every seat that was paid is trained, with the advantages of
-    estimators.py.
-
-    `baselines` and `window` are updated with the games, except those whose numbers are `repeated`: these were trained
-    on, and counted, before. With `objective.drop_agreeing` seats whose group was paid alike are left out first: nothing
-    else, such as a mean, counts them.
+    Roles are weighed over the episodes given, or over the last decided games in `window`. `baselines` and `window` are
+    updated with the games, except those whose numbers are `repeated`: these were trained on, and counted, before. With
+    `objective.drop_agreeing` seats whose group was paid alike are left out first: nothing else, such as a mean, counts
+    them.
 
     Games that a full context ended are always left out. `sampled=False` leaves out the turns' log-probabilities, for
     tokens that were not sampled. In games between policies only the turns of policies in `learning` are trained on
@@ -177,17 +164,14 @@ def _played(episodes: Sequence[Episode], payoffs: Payoffs, learning: Container[s
                 if episode.turns[index].token_ids and (learning is None or episode.turns[index].policy in learning)
             ]
             if (payoff := results[role]) is not None and turns:
-                tokens = tuple(_num_trained(episode.turns[index]) for index in turns)
+                played = [episode.turns[index] for index in turns]
+                tokens = tuple(len(turn.token_ids) - num_forced(turn.forced) for turn in played)
                 found.append(_Played(place, role, turns, Trajectory(episode.scenario, seat_of(role), payoff, tokens)))
     return found
 
 
 def _agree(played: Sequence[_Played]) -> list[bool]:
     return agreeing([each.trajectory for each in played])
-
-
-def _num_trained(turn: Turn) -> int:
-    return len(turn.token_ids) - num_forced(turn.forced)
 
 
 def _estimated(

@@ -37,19 +37,7 @@ class Gain(NamedTuple):
 
 def gains(episode: Episode) -> list[Gain]:
     """The gain of each hint that was heard, in order, of the turns that the verdict is about. None of a game that a
-    full context ended, which is not trained on.
-
-    >>> from spag_ray.game.rules import Verdict, Outcome, next_role
-    >>> from spag_ray.game.turn import Turn
-    >>> known = [0.1, 0.3, None, 0.25]        # before the attacker's hint, the defender's reply, ...
-    >>> turns = tuple(
-    ...     Turn(next_role(n), "", (), (), (), "p", listener_logprob=None if p is None else math.log(p))
-    ...     for n, p in enumerate(known)
-    ... )
-    >>> verdict = Verdict(Outcome.TIED, EndReason.UNDECIDED, 4, "", None, None)
-    >>> [round(each.value, 2) for each in gains(Episode("s/0", 0, "s", "cat", 5, "strict", 1.0, turns, verdict))]
-    [0.2, -0.05]
-    """
+    full context ended, which is not trained on."""
     if not is_scored(episode) or episode.verdict.end_reason is EndReason.CONTEXT_FULL:
         return []
     turns = episode.turns[: episode.verdict.length]

@@ -20,7 +20,7 @@ from spag_ray.episodes.episode import Episode
 from spag_ray.errors import ConfigError
 from spag_ray.game.rules import Role
 from spag_ray.game.turn import Turn
-from spag_ray.games.taboo.prompt_file import read_prompts
+from spag_ray.games.taboo.prompt_file import filled, read_prompts
 from spag_ray.tokens import Tokenizer, published_ids
 
 Piece = Literal["{rules}", "{dialogue}", "{task}"]
@@ -96,6 +96,5 @@ def rerendered(episodes: Sequence[Episode], prompts: VariedPrompts, tokenizer: T
 
 
 def _fill(text: str, names: Mapping[Role, str], target_word: str | None, max_turns: int) -> str:
-    filled = text.replace("{attacker}", names[Role.ATTACKER]).replace("{defender}", names[Role.DEFENDER])
-    filled = filled.replace("{max_turns}", str(max_turns))
-    return filled if target_word is None else filled.replace("{target_word}", target_word)
+    named = text.replace("{attacker}", names[Role.ATTACKER]).replace("{defender}", names[Role.DEFENDER])
+    return filled(named, target_word, max_turns)

@@ -1,26 +1,22 @@
-"""Rewards of each turn of a decided game (method.md, "Rewards").
-
->>> [round(share, 3) for share in decayed_shares(3, 0.8)]
-[0.262, 0.328, 0.41]
->>> weights = role_weights(num_attacker_wins=3, num_defender_wins=1)
->>> round(weights[Role.ATTACKER], 3), weights[Role.DEFENDER]
-(0.667, 2.0)
-"""
+"""Rewards of each turn of a decided game (method.md, "Rewards")."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from spag_ray.config.parts import Payoffs, SeatPayoffs
+from spag_ray.episodes.formats import Row
 from spag_ray.errors import InputError
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import Outcome, Role, Verdict, next_role
 from spag_ray.games.taboo.referee.judge import judge
 
 STD_EPSILON = 1e-6
+# (history before the turn, role of the turn, target word, max turns) -> the player's prompt text.
+RenderQuery = Callable[[Sequence[Mapping[str, str]], Role, str, int], str]
 
 
 def decayed_shares(num_turns: int, decay: float) -> list[float]:
@@ -42,14 +38,7 @@ def role_weights(num_attacker_wins: int, num_defender_wins: int, cap: float | No
 
 
 class RoleWindow:
-    """Winners of the last `size` decided games of a stream, because one batch may hold few wins of one role.
-
-    >>> window = RoleWindow(3, "aaa")
-    >>> window.weights([Role.ATTACKER, Role.DEFENDER])[Role.DEFENDER]
-    1.5
-    >>> window.as_text()
-    'aad'
-    """
+    """Winners of the last `size` decided games of a stream, because one batch may hold few wins of one role."""
 
     def __init__(self, size: int, winners: str = "") -> None:
         """`winners`: a result of `as_text`."""
@@ -123,20 +112,27 @@ class MeanPayoffs:
 
     def __init__(self, by_scenario: bool = False) -> None:
         self._by_scenario = by_scenario
-        self._all = _Sums()
-        self._of_scenarios: dict[str, _Sums] = {}
+        # {(scenario, or None for all, role): (games that paid it, the sum of what they paid)}
+        self._paid: dict[tuple[str | None, Role], tuple[int, float]] = {}
 
     def add(self, scenario: str, results: Results) -> None:
         """Add a game."""
-        self._all.add(results)
-        if self._by_scenario:
-            self._of_scenarios.setdefault(scenario, _Sums()).add(results)
+        groups: tuple[str | None, ...] = (None, scenario) if self._by_scenario else (None,)
+        for role, value in results.items():
+            if value is not None:
+                for group in groups:
+                    count, total = self._paid.get((group, role), (0, 0.0))
+                    self._paid[group, role] = count + 1, total + value
 
     def expected(self, scenario: str) -> dict[Role, float]:
         """What a game of this scenario pays each role on average; 0 where no game paid."""
-        own = self._of_scenarios.get(scenario, _Sums())
-        means = own.means()
-        return {role: means[role] if own.num_paid[role] > 1 else mean for role, mean in self._all.means().items()}
+        means = {}
+        for role in Role:
+            count, total = self._paid.get((scenario, role), (0, 0.0))
+            if count < 2:
+                count, total = self._paid.get((None, role), (1, 0.0))
+            means[role] = total / count
+        return means
 
 
 def deviations(compared: Iterable[tuple[Results, Mapping[Role, float]]]) -> dict[Role, float]:
@@ -161,32 +157,12 @@ def deviations(compared: Iterable[tuple[Results, Mapping[Role, float]]]) -> dict
     return {role: math.sqrt(math.fsum(own) / max(1, len(own))) + STD_EPSILON for role, own in squares.items()}
 
 
-class _Sums:
-    def __init__(self) -> None:
-        self.num_paid = dict.fromkeys(Role, 0)
-        self._totals = dict.fromkeys(Role, 0.0)
-
-    def add(self, results: Results) -> None:
-        for role, value in results.items():
-            if value is not None:
-                self.num_paid[role] += 1
-                self._totals[role] += value
-
-    def means(self) -> dict[Role, float]:
-        return {role: self._totals[role] / max(1, self.num_paid[role]) for role in Role}
-
-
-def winner_turns(outcome: Outcome, num_turns: int) -> list[int]:
-    """Indices of the winner's turns among the first `num_turns`; none after a tie or a breach."""
-    return [index for index in range(num_turns) if next_role(index) is outcome.winner]
-
-
 def assign_rewards(
     episodes: Sequence[Mapping[str, Any]], decay: float = 0.8, rules: str = "published"
 ) -> list[dict[str, Any]]:
     """Games of the published format -> samples {target, reward, role, weight}, by game, then by turn.
 
-    Turns after the deciding one are not trained on. See formats.to_samples for samples with their query.
+    Turns after the deciding one are not trained on. See to_samples for samples with their query.
     """
     return [sample for _, _, sample in rewarded_turns(episodes, decay, rules)]
 
@@ -202,9 +178,21 @@ def rewarded_turns(
     for number, (game, verdict, winner) in enumerate(zip(episodes, verdicts, winners, strict=True)):
         if winner is None:
             continue
-        indices = winner_turns(verdict.outcome, verdict.length)
+        indices = [index for index in range(verdict.length) if next_role(index) is winner]
         for index, share in zip(indices, decayed_shares(len(indices), decay), strict=True):
             target = game["history"][index]["content"].strip()
             sample = {"target": target, "reward": share, "role": str(winner), "weight": weights[winner]}
             rewarded.append((number, index, sample))
     return rewarded
+
+
+def to_samples(games: Sequence[Mapping[str, Any]], decay: float, rules: str, render_query: RenderQuery) -> list[Row]:
+    """Games -> training rows with the query that the turn's player read; empty turns are left out."""
+    rows = []
+    for number, index, sample in rewarded_turns(games, decay, rules):
+        if sample["target"]:
+            game = games[number]
+            role = Role(sample["role"])
+            query = render_query(game["history"][:index], role, game["target_word"], game["max_turns"])
+            rows.append({"query": query, **sample})
+    return rows

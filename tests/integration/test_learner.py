@@ -69,7 +69,7 @@ def scored(games):
 
 gradients, update = [], learner._engine.step
 def step(rate):
-    trained = [parameter for _, parameter in learner._engine.named_parameters() if parameter.requires_grad]
+    trained = [parameter for _, parameter in learner._engine.inner_module.named_parameters() if parameter.requires_grad]
     whole = [safe_get_full_grad(parameter) for parameter in trained]
     gradients.append(torch.cat([gradient.flatten().float() for gradient in whole]))
     return update(rate)
@@ -91,7 +91,7 @@ kept = checksums()
 after = learner.step(batch)
 buckets = [learner.bucket(index) for index in range(learner.num_buckets)]
 learner.save_model(out)
-parameters = list(learner._engine.named_parameters())
+parameters = list(learner._engine.inner_module.named_parameters())
 adapters = {name: safe_get_full_fp32_param(parameter).cpu() for name, parameter in parameters if "lora_" in name}
 tempered = []
 for temperature in (1.0, 1.7):

@@ -17,7 +17,7 @@ from benchmarks.scale_learning import (
     example_games,
     simulated_group,
 )
-from cluster.learning.learner_group import LearnerGroup, runs
+from cluster.learning.learner_group import LearnerGroup
 from spag_ray.errors import LearnerError, LearnersLostError
 from spag_ray.training_data.samples import Sample
 
@@ -45,15 +45,6 @@ def test_a_version_takes_at_most_four_calls_per_rank_and_every_bucket_arrives(
         assert bucket.payload.nbytes == BUCKET_BYTES
         assert set(bucket.payload[:: BUCKET_BYTES // 8].tolist()) == {index % 256}
         bucket.verify()
-
-
-def test_buckets_are_cut_into_runs_that_hold_each_once() -> None:
-    for count in (0, 1, 2, 7, 2086):
-        for most in (1, 3, 513):
-            found = runs(count, most)
-            assert len(found) <= most
-            assert all(found)
-            assert [index for run in found for index in run] == list(range(count))
 
 
 def test_every_sample_goes_to_one_rank_and_every_score_to_its_turn(three: tuple[LearnerGroup, Counter[str]]) -> None:

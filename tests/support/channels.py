@@ -302,6 +302,7 @@ class OneRank:
         learner._world = SimpleNamespace(rank=0)
         learner._published = exporter
         learner._config = SimpleNamespace(bucket_bytes=bucket_bytes)
+        learner.num_bytes = exporter.num_bytes
         self._rank: Any = bare(LearnerActor)
         self._rank._learner, self._rank._meeting, self._rank._client = learner, None, None
         self.num_tensors = exporter.num_tensors

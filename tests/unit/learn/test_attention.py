@@ -28,8 +28,8 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
     monkeypatch.setattr(torch, "compile", partial(compiled, backend="aot_eager"))
     monkeypatch.setattr(flex_attention, "_validate_device", lambda *_: None)
     attend = attention._compiled_flex_attention.__wrapped__()
-    for name in ("_flex_attention", "_compiled_flex_attention"):
-        monkeypatch.setattr(attention, name, lambda: attend)
+    monkeypatch.setattr(attention, "flex_attention", attend)
+    monkeypatch.setattr(attention, "_compiled_flex_attention", lambda: attend)
     torch._dynamo.reset()
     counters.clear()
     yield lambda: counters["stats"]["unique_graphs"]

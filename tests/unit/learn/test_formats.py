@@ -10,7 +10,7 @@ import pytest
 
 from spag_ray.episodes.formats import read_games, read_samples, read_sft, write_games, write_samples
 from spag_ray.errors import InputError
-from spag_ray.training_data.published_rows import to_samples
+from spag_ray.training_data.rewards import to_samples
 
 
 def game(**changes: Any) -> dict[str, Any]:

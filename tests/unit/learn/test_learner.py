@@ -22,6 +22,7 @@ from learners.model_folder import check_saveable, load_model, load_model_in_part
 from spag_ray.config.parts import LearnerConfig
 from spag_ray.errors import LearnerError, ModelError
 from spag_ray.results.saved_models import is_complete
+from spag_ray.training_data.samples import Sample
 from spag_ray.training_data.shares import Batch
 from spag_ray.training_data.stage_spec import StageSpec
 
@@ -201,13 +202,13 @@ def test_scoring_trims_the_hosts_memory_only_where_the_batches_were_in_it(
     monkeypatch.setattr("learners.learner.token_logprobs", lambda *_: torch.zeros(2))
     learner: Any = Learner.__new__(Learner)
     module = SimpleNamespace(device=torch.device(device), eval=lambda: None, train=lambda: None)
-    learner._engine, learner.check = SimpleNamespace(module=module), lambda _: None
+    learner._engine, learner.vocabulary_size = SimpleNamespace(module=module), 4
     learner._micro_batches = lambda turns, _: (
         [SimpleNamespace(sample_indices=[index], lengths=[2]) for index in range(3)],
         3,
     )
 
-    assert [scores.tolist() for scores in learner.score([SimpleNamespace()] * 3)] == [[0.0, 0.0]] * 3
+    assert [scores.tolist() for scores in learner.score([Sample((1,), (2, 3))] * 3)] == [[0.0, 0.0]] * 3
 
     assert trims == ["host"] * num_trims
 

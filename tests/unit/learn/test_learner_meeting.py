@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cluster.learning.direct_channel import EngineClient
-from cluster.learning.learner_actor import LearnerActor, Place
+from cluster.learning.learner_actor import LearnerActor
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import LearnerConfig
 
@@ -100,7 +100,7 @@ def test_nobody_takes_the_port_of_a_learner_group_while_its_model_is_loaded(
 
     monkeypatch.setattr("learners.learner.Learner", learner)
     config = LearnerConfig(num_threads=1)
-    rank.start("model", config, ObjectiveConfig(), Place(0, 1, place), 1)
+    rank.start("model", config, ObjectiveConfig(), 0, place, 1)
     assert not is_free(place)
     with socket.socket(fileno=worlds[0].listening) as handed_over:
         assert place.endswith(f":{handed_over.getsockname()[1]}")

@@ -55,6 +55,10 @@ def test_a_rank_out_of_memory_ends_the_run_with_one_line(error: BaseException, m
     assert "Including" not in str(caught.value)
 
 
+def test_what_torch_asks_for_is_told_in_gib() -> None:
+    assert out_of_memory(str(raised_by_torch())) == f"it tried to allocate {2**47 / 2**30:.2f} GiB"
+
+
 def test_another_error_of_a_rank_is_raised_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     error = ray.exceptions.RayTaskError("step", "Traceback ...", ValueError("a bug")).as_instanceof_cause()
     with pytest.raises(ray.exceptions.RayTaskError) as caught:

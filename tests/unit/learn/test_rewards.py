@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spag_ray.errors import InputError
-from spag_ray.game.rules import Outcome, Role
-from spag_ray.training_data.rewards import RoleWindow, assign_rewards, decayed_shares, role_weights, winner_turns
+from spag_ray.game.rules import Role
+from spag_ray.training_data.rewards import RoleWindow, assign_rewards, decayed_shares, role_weights
 
 GOLDEN = json.loads((Path(__file__).resolve().parents[2] / "golden" / "rewards.json").read_text())
 
@@ -70,9 +70,3 @@ def test_a_stream_weighs_roles_over_its_last_decided_games_and_over_its_whole_ba
     resumed = RoleWindow(6, window.as_text())
     assert resumed.weights([defender]) == window.weights([defender])
     assert RoleWindow(6).weights([]) == {attacker: 0.0, defender: 0.0}
-
-
-def test_only_the_winners_turns_are_rewarded() -> None:
-    assert winner_turns(Outcome.ATTACKER_WINS, 4) == [0, 2]
-    assert winner_turns(Outcome.DEFENDER_WINS, 4) == [1, 3]
-    assert winner_turns(Outcome.TIED, 4) == winner_turns(Outcome.ATTACKER_BREACH, 4) == []

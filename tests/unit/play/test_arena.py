@@ -253,9 +253,9 @@ def test_a_lost_turn_is_asked_elsewhere_and_the_game_goes_on_there(
     episodes = loop.run(collect(play_games(TaskList(tasks(8)), both(pool, renderer), RULES, games_in_flight=8)))
     assert sorted(episode.number for episode in episodes) == list(range(8))
     assert all(len(episode.turns) == 6 for episode in episodes)
-    assert (pool.counts.timeouts > 0) == (error is None)
+    assert (pool.timeouts > 0) == (error is None)
     gone = isinstance(error, EngineGoneError)
-    assert pool.counts.lost_engines == (["engine-0"] if gone else [])
+    assert pool.lost_engines == (["engine-0"] if gone else [])
     assert ("engine-0" in pool.games) != gone
     assert set(pool.games.values()) == {0}
 
