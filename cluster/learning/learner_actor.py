@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import ray
 
@@ -16,6 +16,15 @@ from cluster.runtime.ray_session import redirect_output, set_environment
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import LearnerConfig
 from spag_ray.host.hidden_packages import hidden
+
+
+class Loaded(NamedTuple):
+    """What a group knows of its learners. `adapter`: its configuration, where adapters are published."""
+
+    num_buckets: int
+    num_tensors: int
+    adapter: dict[str, Any] | None
+    vocabulary_size: int
 
 
 class LearnerActor(Actor):
@@ -60,10 +69,9 @@ class LearnerActor(Actor):
     @actor_method
     def start(
         self, model: str, config: LearnerConfig, objective: ObjectiveConfig, rank: int, master: str, num_here: int
-    ) -> tuple[int, int, dict[str, Any] | None, int]:
+    ) -> Loaded:
         """Load the model and join the group. `master`: its rendezvous, a host:port on rank 0's node; `num_here`: ranks
-        on this node, which share its cores. Returns the numbers of buckets and of tensors, the adapters' configuration
-        where they are published, and the size of the vocabulary."""
+        on this node, which share its cores."""
         self.prepare(config, num_here)
         config = config.model_copy(update={"num_threads": _num_threads(config, num_here)})
         from learners.engine import World
@@ -73,7 +81,7 @@ class LearnerActor(Actor):
         listening = None if self._meeting is None else self._meeting.detach()
         self._learner = Learner(model, config, objective, World(rank, config.num_ranks, 0, master, listening))
         learner = self._learner
-        return learner.num_buckets, learner.num_tensors, learner.adapter, learner.vocabulary_size
+        return Loaded(learner.num_buckets, learner.num_tensors, learner.adapter, learner.vocabulary_size)
 
     @actor_method
     def call(self, name: str, *arguments: Any) -> Any:

@@ -96,7 +96,9 @@ class LearnerGroup:
                 rank.start.remote(model, config, objective, index, master, num_here)
                 for index, (rank, num_here) in enumerate(zip(self._ranks, self._ranks_here, strict=True))
             ]
-            self._num_buckets, self.num_tensors, self.adapter, self._vocabulary_size = self._get(started)[0]
+            loaded = self._get(started)[0]
+            self.num_tensors, self.adapter = loaded.num_tensors, loaded.adapter
+            self._num_buckets, self._vocabulary_size = loaded.num_buckets, loaded.vocabulary_size
         self.has_started = True
 
     @contextlib.contextmanager
