@@ -22,7 +22,7 @@ import numpy as np
 import ray
 
 from benchmarks.scale import example_episode
-from cluster.learning.learner_actor import LearnerActor
+from cluster.learning.learner_actor import LearnerActor, Loaded
 from cluster.learning.learner_group import LearnerGroup
 from cluster.runtime.ray_session import ray_session
 from spag_ray.config.objective import ObjectiveConfig
@@ -74,9 +74,9 @@ class SimulatedRank(LearnerActor):
 
     def start(
         self, model: str, config: LearnerConfig, objective: ObjectiveConfig, rank: int, master: str, num_here: int
-    ) -> tuple[int, int, dict[str, Any] | None, int]:
+    ) -> Loaded:
         self._learner = SimulatedLearner(rank)
-        return NUM_BUCKETS, NUM_BUCKETS, None, SimulatedLearner.vocabulary_size
+        return Loaded(NUM_BUCKETS, NUM_BUCKETS, None, SimulatedLearner.vocabulary_size)
 
 
 class Counted:

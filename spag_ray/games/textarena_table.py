@@ -155,8 +155,8 @@ def _textarena(env_id: str) -> Any:
     known = textarena.envs.registration.ENV_REGISTRY
     if env_id not in known:
         raise ConfigError(
-            f"game.env: {env_id} is no environment of textarena {textarena.__version__}; docs/appendix/textarena.md lists them"
-            f"{meant(env_id, known)}"
+            f"game.env: {env_id} is no environment of textarena {textarena.__version__}; docs/appendix/textarena.md "
+            f"lists them{meant(env_id, known)}"
         )
     return textarena
 
