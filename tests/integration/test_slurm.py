@@ -48,7 +48,7 @@ def test_a_run_that_gets_a_notice_is_queued_again_and_finishes(tiny_model: Path,
     said = (first_job / "said").read_text()
     assert code == 0, said
     assert "On worker node. Connecting to Ray cluster at" in said
-    assert "asked to stop: at most 30 s" in said, said
+    assert "asked to stop: saves a checkpoint if that fits into 30 s" in said, said
     assert (first_job / "asked").read_text() == "requeue 7\n"
     assert json.loads((folder / "ended.json").read_text())["ended"] == "stopped"
     assert records_of(folder, "checkpoint"), "a checkpoint was saved"
