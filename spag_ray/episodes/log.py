@@ -32,11 +32,13 @@ _say = logging.getLogger("spag_ray")
 
 @dataclass
 class LogFaults:
-    """Faults of a log: damage between whole records, and bytes after the last one."""
+    """Faults of a log: damage between whole records, bytes after the last one, and (`read_stage`) records that are no
+    episodes of this version."""
 
     num_gaps: int = 0
     gap_bytes: int = 0
     torn_bytes: int = 0
+    num_refused: int = 0
 
     def __str__(self) -> str:
         parts = []
@@ -44,10 +46,12 @@ class LogFaults:
             parts.append(f"{self.num_gaps} damaged places ({self.gap_bytes} bytes) skipped")
         if self.torn_bytes:
             parts.append(f"a torn tail of {self.torn_bytes} bytes cut")
+        if self.num_refused:
+            parts.append(f"{self.num_refused} records are not episodes of this version")
         return ", ".join(parts)
 
     def __bool__(self) -> bool:
-        return bool(self.num_gaps or self.torn_bytes)
+        return bool(self.num_gaps or self.torn_bytes or self.num_refused)
 
 
 class LogPlace(NamedTuple):
