@@ -14,6 +14,7 @@ import mmap
 import os
 import struct
 import zlib
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate, chain
@@ -81,9 +82,9 @@ class EpisodeLog:
         self._number = max(len(existing) - 1, 0)
         if existing:
             last = existing[-1]
-            good = _end_of_last_record(last, self.faults)
+            deque(scan(last, self.faults), maxlen=0)
             if self.faults.torn_bytes:
-                os.truncate(last, good)
+                os.truncate(last, last.stat().st_size - self.faults.torn_bytes)
                 _say.warning("%s: %s", last, self.faults)
         self._file = self._open()
 
@@ -171,7 +172,7 @@ def read_records_from(
     for number, segment in enumerate(segments(path)):
         if number >= begin.segment:
             offset = begin.offset if number == begin.segment else 0
-            for place, data in _read_segment(segment, faults, offset):
+            for place, data in read_segment(segment, faults, offset):
                 yield LogPlace(number, place), data
 
 
@@ -186,12 +187,8 @@ def holds(path: Path, place: LogPlace) -> bool:
     return segment.exists() and segment.stat().st_size >= place.offset
 
 
-def read_segment(segment: Path, faults: LogFaults | None = None) -> Iterator[bytes]:
-    """`read_records` of one segment."""
-    return (data for _, data in _read_segment(segment, faults))
-
-
-def _read_segment(segment: Path, faults: LogFaults | None, begin: int = 0) -> Iterator[tuple[int, bytes]]:
+def read_segment(segment: Path, faults: LogFaults | None = None, begin: int = 0) -> Iterator[tuple[int, bytes]]:
+    """`scan` that logs what was skipped."""
     here = LogFaults()
     yield from scan(segment, here, begin)
     if here:
@@ -206,12 +203,6 @@ def read_log(path: Path, faults: LogFaults | None = None) -> Iterator[Episode]:
     """Every whole episode of a log, one at a time."""
     for data in read_records(path, faults):
         yield decode(data)
-
-
-def _end_of_last_record(segment: Path, faults: LogFaults) -> int:
-    for _ in scan(segment, faults):
-        pass
-    return segment.stat().st_size - faults.torn_bytes
 
 
 def scan(segment: Path, faults: LogFaults, begin: int = 0) -> Iterator[tuple[int, bytes]]:
