@@ -48,7 +48,8 @@ def judge(history: History, target_word: str, max_turns: int, rules: str = "stri
         if ruling is not None:
             return _verdict(ruling, index)
     _referee(rules, target_word)
-    return tied(num_turns)
+    ruling = undecided(num_turns)
+    return Verdict(ruling.outcome, ruling.end_reason, num_turns, ruling.reason, None, None)
 
 
 def judge_turn(content: str, index: int, target_word: str, rules: str = "strict") -> Verdict | None:
@@ -91,12 +92,6 @@ def early_guesses(texts: Sequence[str], target_word: str, rules: str) -> list[in
 def ruling_on(content: str, index: int, target_word: str, rules: str) -> Ruling | None:
     """The ruling on turn `index` (from 0), if it decides a game of one guess."""
     return _referee(rules, target_word)(content, next_role(index), target_word)
-
-
-def tied(num_turns: int) -> Verdict:
-    """The verdict on a game of `num_turns` turns, none of which decided it."""
-    ruling = undecided(num_turns)
-    return Verdict(ruling.outcome, ruling.end_reason, num_turns, ruling.reason, None, None)
 
 
 def undecided(num_turns: int) -> Ruling:
