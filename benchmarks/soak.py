@@ -118,7 +118,8 @@ class RunSide:
 def a_step(version: int, step: int) -> StepReport:
     """A learner's step with made-up values."""
     floats = [each.name for each in fields(StepReport) if str(each.type).startswith("float")]
-    return replace(StepReport(step), **dict.fromkeys(floats, 1.0 / (1 + version + step)))
+    values: dict[str, Any] = dict.fromkeys(floats, 1.0 / (1 + version + step))
+    return replace(StepReport(step), **values)
 
 
 def pid_of(actor: Any) -> int:
