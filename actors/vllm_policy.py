@@ -12,7 +12,7 @@ from typing import Any, get_args
 from actors.models import inner_linear_layers
 from actors.policy import LOADING, Completion, Pairs, Request, Sampling, Score, WakePart
 from actors.vllm_adapters import Adapter, EngineAdapters
-from spag_ray.channels.base import CHANNELS, known
+from spag_ray.channels.base import CHANNELS
 from spag_ray.channels.buckets import in_shared_memory
 from spag_ray.config.engine import EngineConfig
 from spag_ray.config.vllm_arguments import unknown_argument
@@ -60,14 +60,14 @@ class VllmPolicy:
         """Load `model` (a folder) into a new engine; 10 to 40 s. `channel`: how a learner's weights will come. `enters`
         is told when the imports are done.
 
-        Raises EngineError when vLLM cannot load it, ValueError for an unknown channel.
+        Raises EngineError when vLLM cannot load it.
         """
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
         # The core is a child process; spawned, it does not inherit the threads and locks of this one.
         os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
-        os.environ.update(CHANNELS[known(channel)].environment)
+        os.environ.update(CHANNELS[channel].environment)
         from vllm.platforms import current_platform
         from vllm.v1.engine.async_llm import AsyncLLM
 

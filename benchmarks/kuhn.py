@@ -19,13 +19,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.seed_runs import arguments, records_in, train
+from benchmarks.seed_runs import arguments, lines_of, records_in, seconds_of, self_play_games, train
 from spag_ray.config.loading import load_config
 from spag_ray.game.protocol import Solved
 from spag_ray.games.of_config import game_of
-from spag_ray.results.lines import ExploitabilityLine, PlayLine
-from spag_ray.results.metric_lines import MetricLines
-from spag_ray.results.report.measurements import clock_of
+from spag_ray.results.lines import ExploitabilityLine
 from spag_ray.stages import Stage, StageKind
 
 CONFIG = "configs/kuhn.yaml"
@@ -67,16 +65,10 @@ def run_seed(out: Path, seed: int, overrides: Sequence[str], only: str | None) -
     for name in [only] if only else list(wanted):
         folder, settings = wanted[name]
         train(CONFIG, folder, settings)
-        clock = clock_of(MetricLines(folder / "metrics.jsonl").typed())
-        record[f"{name}_seconds"] = round(clock.seconds, 1)  # of all calls
+        record[f"{name}_seconds"] = round(seconds_of(folder), 1)
         record[name] = stages_of(folder)
-        games = {line.stage: line.games for line in lines_of(folder, PlayLine)}  # a resumed round has two lines
-        record[f"{name}_games"] = sum(games[stage] for stage in games if Stage.parse(stage).kind is StageKind.ROUND)
+        record[f"{name}_games"] = self_play_games(folder)
     file.write_text(json.dumps(record, indent=1) + "\n")
-
-
-def lines_of(folder: Path, kind: type) -> list[Any]:
-    return [line for _, line in MetricLines(folder / "metrics.jsonl").typed() if isinstance(line, kind)]
 
 
 def stages_of(folder: Path) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
     python -m benchmarks.learner [--games 32] [--repeats 2]          about 25 minutes on 2 cores
     python -m benchmarks.learner --quick [--device cuda|cpu] [--shape qwen2.5-1.5b]      about 2 minutes on one GPU
-    python -m benchmarks.learner --listening [--tied 0.25]           what listening adds to the learner's time
+    python -m benchmarks.learner --listening                         what listening adds to the learner's time
 
 All train the same model on the turns of the same five-turn games, by the same token ids:
 
@@ -110,18 +110,15 @@ def measured(
     return found
 
 
-def listening_cost(model: str, max_tokens: int, num_games: int, tied: float, repeats: int) -> dict[str, float]:
-    """{what: learner time with listening / without}, measured alternately on the same games. A share `tied` of them are
-    ties, which are trained on only by listening. Time is the process's CPU time, so other processes may use the
-    machine."""
+def listening_cost(model: str, max_tokens: int, num_games: int, repeats: int) -> dict[str, float]:
+    """{what: learner time with listening / without}, measured alternately on the same games. Time is the process's
+    CPU time, so other processes may use the machine."""
     ours = Ours(model, max_tokens)
     ratios = {}
-    num_won = num_games - round(num_games * tied)
     for deciding, style in itertools.product((True, False), ("chat", "flat")):
         games = games_of(style, num_games, model, deciding)
-        heard = [*games[:num_won], *(replace(game, turns=(), role=None) for game in games[num_won:])]
-        last = [replace(game, listening=game.listening[-1:]) for game in heard]
-        kinds = {"none": without_listening(games[:num_won]), "all": heard, "last": last}
+        last = [replace(game, listening=game.listening[-1:]) for game in games]
+        kinds = {"none": without_listening(games), "all": games, "last": last}
         seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
         num_tokens = {}
         ours.train(games[:2])
@@ -198,9 +195,7 @@ def main() -> None:
     parser.add_argument("--games", type=int, help="32, and with --quick 64 on a GPU and 4 on CPUs")
     parser.add_argument("--repeats", type=int, help="2, and with --quick 1")
     parser.add_argument("--max-tokens", type=int, default=4096)
-    parser.add_argument("--skip-linear", action="store_true")
     parser.add_argument("--listening", action="store_true", help="measure only what listening costs")
-    parser.add_argument("--tied", type=float, default=0.0, help="share of tied games")
     add_arguments(parser)
     options = parser.parse_args()
     place = place_of(options)
@@ -209,7 +204,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = place.model(folder)
         if options.listening:
-            print(json.dumps(forked(listening_cost, model, options.max_tokens, num_games, options.tied, repeats)))
+            print(json.dumps(forked(listening_cost, model, options.max_tokens, num_games, repeats)))
             return
         styles = ("chat",) if options.quick else ("flat", "chat")
         games = {style: without_listening(games_of(style, num_games, model)) for style in styles}
@@ -221,7 +216,7 @@ def main() -> None:
         found = measured(model, place, games, options.max_tokens, repeats)
         rate = forked(measured_matrix_rate, place.device)
         result |= result_of(found, forked(cost_of, model), rate, why_not())
-        if not options.skip_linear and not options.quick:
+        if not options.quick:
             more = without_listening(games_of("chat", max(LINEAR_SIZES), model))
             with Worker(Ours, model, options.max_tokens, place.device) as ours:
                 result["seconds_per_added_episode"] = ours.call("seconds_per_added_game", more, LINEAR_SIZES)

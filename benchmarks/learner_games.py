@@ -1,16 +1,12 @@
-"""Games to train on in benchmarks: dialogues of five turns per seat, and rows as the published trainer has them."""
+"""Games to train on in benchmarks: dialogues of five turns per seat."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-import torch
-from torch import Tensor
-
 from actors.models import load_tokenizer
-from learners.objectives import IGNORED_LABEL
 from spag_ray.game.rules import Role
 from spag_ray.game.turn import Turn
 from spag_ray.games.taboo.decks import load_deck
@@ -91,26 +87,3 @@ def games_of(style: str, num_games: int, model: str, deciding: bool = False) -> 
 
 def without_listening(games: Sequence[GameSample]) -> list[GameSample]:
     return [replace(game, listening=()) for game in games]
-
-
-def padded_batches(games: Sequence[GameSample], size: int = 2) -> Iterator[dict[str, Tensor]]:
-    """Batches of the published trainer: rows in the order of the games, padded to the longest of the batch."""
-    rows = [(turn, game.weight) for game in games for turn in game.turns]
-    for start in range(0, len(rows), size):
-        some = rows[start : start + size]
-        longest = max(turn.num_tokens for turn, _ in some)
-        token_ids = torch.zeros(len(some), longest, dtype=torch.int64)
-        labels = torch.full((len(some), longest), IGNORED_LABEL)
-        mask = torch.zeros(len(some), longest, dtype=torch.int64)
-        for row, (turn, _) in enumerate(some):
-            ids = torch.tensor([*turn.prompt_ids, *turn.target_ids])
-            token_ids[row, : len(ids)] = ids
-            mask[row, : len(ids)] = 1
-            labels[row, len(turn.prompt_ids) : len(ids)] = torch.tensor(turn.target_ids)
-        yield {
-            "token_ids": token_ids,
-            "labels": labels,
-            "mask": mask,
-            "rewards": torch.tensor([turn.advantage for turn, _ in some]),
-            "weights": torch.tensor([weight for _, weight in some]),
-        }

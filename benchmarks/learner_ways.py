@@ -7,16 +7,16 @@ import os
 import resource
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import psutil
 import torch
+from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from benchmarks.learner_games import padded_batches
-from learners.objectives import published_offline_po_loss
+from learners.objectives import IGNORED_LABEL, published_offline_po_loss
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import LearnerConfig
 from spag_ray.host.cpu_features import fast_dtype
@@ -124,6 +124,29 @@ class Baseline(Way):
             self.optimizer.step()
             self.optimizer.zero_grad()
         return Timing.of(games, self.synchronized() - began, num_tokens)
+
+
+def padded_batches(games: Sequence[GameSample], size: int = 2) -> Iterator[dict[str, Tensor]]:
+    """Batches of the published trainer: rows in the order of the games, padded to the longest of the batch."""
+    rows = [(turn, game.weight) for game in games for turn in game.turns]
+    for start in range(0, len(rows), size):
+        some = rows[start : start + size]
+        longest = max(turn.num_tokens for turn, _ in some)
+        token_ids = torch.zeros(len(some), longest, dtype=torch.int64)
+        labels = torch.full((len(some), longest), IGNORED_LABEL)
+        mask = torch.zeros(len(some), longest, dtype=torch.int64)
+        for row, (turn, _) in enumerate(some):
+            ids = torch.tensor([*turn.prompt_ids, *turn.target_ids])
+            token_ids[row, : len(ids)] = ids
+            mask[row, : len(ids)] = 1
+            labels[row, len(turn.prompt_ids) : len(ids)] = torch.tensor(turn.target_ids)
+        yield {
+            "token_ids": token_ids,
+            "labels": labels,
+            "mask": mask,
+            "rewards": torch.tensor([turn.advantage for turn, _ in some]),
+            "weights": torch.tensor([weight for _, weight in some]),
+        }
 
 
 def _loaded(model: str, dtype: torch.dtype) -> Any:

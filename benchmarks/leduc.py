@@ -16,14 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import small_model
-from benchmarks.kuhn import lines_of, policy_of
-from benchmarks.seed_runs import arguments, records_in, train
+from benchmarks.kuhn import policy_of
+from benchmarks.seed_runs import arguments, lines_of, records_in, seconds_of, self_play_games, train
 from spag_ray.config.loading import load_config
 from spag_ray.game.game_tree import TreeSolved, uniform
 from spag_ray.games.of_config import game_of
-from spag_ray.results.lines import ExploitabilityLine, PlayLine
-from spag_ray.results.metric_lines import MetricLines
-from spag_ray.results.report.measurements import clock_of
+from spag_ray.results.lines import ExploitabilityLine
 from spag_ray.stages import Stage, StageKind
 
 CONFIG = "configs/leduc.yaml"
@@ -62,8 +60,8 @@ def run_seed(out: Path, seed: int, overrides: Sequence[str]) -> None:
     if not (model / "model.safetensors").is_file():
         small_model.make(CONFIG, model, seed=seed)
     train(CONFIG, run, [f"model={model.resolve()}", f"seed={seed}", *SMALL, *overrides])
-    seconds = clock_of(MetricLines(run / "metrics.jsonl").typed()).seconds  # of all calls
-    (out / f"{seed}.json").write_text(json.dumps(record_of(run) | {"seed": seed, "seconds": seconds}, indent=1) + "\n")
+    record = record_of(run) | {"seed": seed, "seconds": seconds_of(run)}
+    (out / f"{seed}.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
 def record_of(run: Path) -> dict[str, Any]:
@@ -73,12 +71,11 @@ def record_of(run: Path) -> dict[str, Any]:
     stages = {line.stage: line for line in lines_of(run, ExploitabilityLine)}
     rounds = [line for stage, line in stages.items() if Stage.parse(stage).kind is StageKind.ROUND]
     average = game.average([policy_of(game, dict(line.probabilities)) for line in rounds])
-    games = {line.stage: line.games for line in lines_of(run, PlayLine)}
     return {
         "uniform": dict(game.measure(uniform(game.decisions()))),
         "stages": {stage: dict(line.figures) for stage, line in stages.items()},
         "average": dict(game.measure(average)),
-        "games": sum(number for stage, number in games.items() if Stage.parse(stage).kind is StageKind.ROUND),
+        "games": self_play_games(run),
     }
 
 

@@ -35,10 +35,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from actors.models import load_tokenizer
-from benchmarks.seed_runs import called, check_finished, options
+from benchmarks.seed_runs import called, check_finished, lines_of, options, seconds_of, self_play_games
 from spag_ray.config.loading import load_config
 from spag_ray.config.parts import PAID_ENDS
 from spag_ray.config.run import RunConfig
@@ -48,11 +48,9 @@ from spag_ray.game.rules import Outcome, Role
 from spag_ray.games.taboo.game import taboo_renderer
 from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.results.could_have_known import read_held_out
-from spag_ray.results.lines import Line, PlayLine, StepLine
+from spag_ray.results.lines import StepLine
 from spag_ray.results.matches import Match, read_matches
-from spag_ray.results.metric_lines import MetricLines
 from spag_ray.results.ratings import wilson_interval
-from spag_ray.results.report.measurements import clock_of
 from spag_ray.results.standings import better, score
 from spag_ray.stages import Stage, StageKind
 from spag_ray.training_data.listened_turns import WhenToClaim, listened_turns
@@ -67,7 +65,6 @@ PUBLISHED = (
 )
 NOTHING_PAYS = "game.payoffs={" + ", ".join(f"{end}: [null, null]" for end in PAID_ENDS) + "}"
 RIVALS = ("published", "imitation-only", "listening-only")
-_Line = TypeVar("_Line", bound=Line)
 NUM_DRAWS = 10_000  # of the bootstrap over seeds and words
 COUNTS = ("games", "guesses", "right_guesses", "attacker_wins", "traps")
 BREACHES = (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH)
@@ -189,18 +186,13 @@ def step(folder: Path, arguments: Sequence[str]) -> None:
     done.write_text(json.dumps({"seconds": round(float(seconds_file.read_text())), "arguments": list(arguments)}))
 
 
-def measured(run: Path, kind: type[_Line]) -> Iterator[_Line]:
-    """The lines of one kind in the run's metrics.jsonl."""
-    yield from (line for _, line in MetricLines(run / "metrics.jsonl").typed() if isinstance(line, kind))
-
-
 def held_out_lines(run: Path) -> list[dict[str, Any]]:
     return [{"stage": line.stage, **asdict(line.report)} for line in read_held_out(run / "metrics.jsonl")]
 
 
 def target_tokens(run: Path) -> dict[str, int]:
     """{stage: tokens with a loss, each step once}"""
-    steps = {(line.stage, line.report.step): line.report.num_target_tokens for line in measured(run, StepLine)}
+    steps = {(line.stage, line.report.step): line.report.num_target_tokens for line in lines_of(run, StepLine)}
     tokens: dict[str, int] = {}
     for (stage, _), count in steps.items():
         tokens[stage] = tokens.get(stage, 0) + count
@@ -366,17 +358,14 @@ def costs(seed: Path) -> Iterator[dict[str, Any]]:
     """What each run of a seed took, and what it played and learned, and what its match took. The time of a run is that
     of its measurements, without the start of its processes."""
     for name in ("spag", *RIVALS):
-        metrics = run_of(seed, name) / "metrics.jsonl"
-        tokens = target_tokens(metrics.parent)
-        games = {line.stage: line.games for line in measured(metrics.parent, PlayLine)}  # a resumed round says it again
+        folder = run_of(seed, name)
+        tokens = target_tokens(folder)
         yield {
             "step": name,
-            "seconds": round(clock_of(MetricLines(metrics).typed()).seconds),
+            "seconds": round(seconds_of(folder)),
             "imitation_tokens": tokens.pop("imitated", 0),
             "self_play_tokens": sum(tokens.values()),
-            "self_play_games": sum(
-                count for stage, count in games.items() if Stage.parse(stage).kind is StageKind.ROUND
-            ),
+            "self_play_games": self_play_games(folder),
         }
     for name in ("match", "report"):
         yield {"step": name, "seconds": json.loads((seed / f"{name}.done.json").read_text())["seconds"]}

@@ -8,7 +8,14 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from spag_ray.results.lines import Line, PlayLine
+from spag_ray.results.metric_lines import MetricLines
+from spag_ray.results.report.measurements import clock_of
+from spag_ray.stages import Stage, StageKind
+
+_Line = TypeVar("_Line", bound=Line)
 
 
 def arguments(document: str, what: Sequence[str], out: str) -> argparse.ArgumentParser:
@@ -53,3 +60,19 @@ def check_finished(run: Path) -> None:
 
 def options(overrides: Sequence[str]) -> list[str]:
     return [part for override in overrides for part in ("-o", override)]
+
+
+def lines_of(run: Path, kind: type[_Line]) -> list[_Line]:
+    """The lines of one kind in the run's metrics.jsonl."""
+    return [line for _, line in MetricLines(run / "metrics.jsonl").typed() if isinstance(line, kind)]
+
+
+def seconds_of(run: Path) -> float:
+    """Of its measurements, in all calls, without the start of its processes."""
+    return clock_of(MetricLines(run / "metrics.jsonl").typed()).seconds
+
+
+def self_play_games(run: Path) -> int:
+    """How many games its rounds had."""
+    games = {line.stage: line.games for line in lines_of(run, PlayLine)}  # a resumed round has two lines
+    return sum(count for stage, count in games.items() if Stage.parse(stage).kind is StageKind.ROUND)

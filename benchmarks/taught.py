@@ -24,12 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.hearing import Gain, interval, mean_of, of_run
-from benchmarks.seed_runs import arguments, called, records_in, train
+from benchmarks.seed_runs import arguments, called, records_in, seconds_of, train
 from spag_ray.config.loading import load_config
 from spag_ray.game.rules import Outcome
 from spag_ray.results.matches import Match, read_matches
-from spag_ray.results.metric_lines import MetricLines
-from spag_ray.results.report.measurements import clock_of
 from spag_ray.stages import Stage
 
 CONFIG = "configs/taught.yaml"
@@ -66,7 +64,7 @@ def run_seed(out: Path, seed: int, overrides: Sequence[str]) -> None:
     called([*command, *(part for each in players for part in ("--player", each))])
     record = {
         "seed": seed,
-        "seconds": clock_of(MetricLines(run / "metrics.jsonl").typed()).seconds,  # of all calls
+        "seconds": seconds_of(run),
         "matches": [each.as_json() for each in read_matches(matches)],
         "heard": of_run(run, last, NUM_DIALOGUES),
     }

@@ -36,7 +36,7 @@ from typing import Any
 from actors.arena import GameTask
 from cluster.buffer.log_mark import LogMark, LogTail, Numbers, WinRates
 from spag_ray.config.parts import ReplayOrder, StreamConfig
-from spag_ray.episodes.head import Played
+from spag_ray.episodes.episode import Played
 from spag_ray.episodes.log import LogPlace
 from spag_ray.game.words import Lease, WordStream
 from spag_ray.stages import STREAM

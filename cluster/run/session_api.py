@@ -68,7 +68,8 @@ def last_episodes(folder: Path, count: int, outcome: str | None, stage: str | No
 
 def _last_of(path: Path, count: int, outcome: str | None) -> list[dict[str, Any]]:
     kept: deque[dict[str, Any]] = deque(maxlen=count)
-    for episode in map(decode, read_segment(path)):
+    for _, data in read_segment(path):
+        episode = decode(data)
         if outcome is None or str(episode.verdict.outcome) == outcome:
             kept.append({"stage": episode.stage, "number": episode.number, **episode.as_published()})
     return list(kept)

@@ -25,8 +25,7 @@ from cluster.types import Seat
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.rules import Role
-from spag_ray.game.share_plan import SharePlan
-from spag_ray.game.words import Scenario
+from spag_ray.game.words import Scenario, SharePlan
 from spag_ray.results.lines import PHASES, EloLine, GroupsLine, IterationLine
 from spag_ray.results.matches import Match, of_game
 from spag_ray.results.model_card import SMOLLM2, BaseModel, write_cards

@@ -20,6 +20,7 @@ The configuration reads CHANNELS, so this module imports neither torch nor vllm.
 from __future__ import annotations
 
 import importlib
+import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -63,22 +64,17 @@ CHANNELS: dict[str, Entry] = {
 AUTO = "auto"  # in a configuration: RunConfig.channel chooses
 
 
-def known(name: str) -> str:
-    """The name of a channel. Raises ValueError with all names for another one."""
-    if name not in CHANNELS:
+def known_or_auto(name: str) -> str:
+    """The name of a channel, or `auto`. Raises ValueError with all names for another one."""
+    if name not in (AUTO, *CHANNELS):
         told = f"no channel for weights is named {name!r}; there are {', '.join(CHANNELS)}"
         raise ValueError(told + meant(name, [AUTO, *CHANNELS]))
     return name
 
 
-def known_or_auto(name: str) -> str:
-    """`known`, or `auto`."""
-    return name if name == AUTO else known(name)
-
-
 def find(name: str) -> type[Channel]:
-    """The class of a channel. Raises ValueError for an unknown name."""
-    module, _, cls = CHANNELS[known(name)].place.partition(":")
+    """The class of a channel."""
+    module, _, cls = CHANNELS[name].place.partition(":")
     found: type[Channel] = getattr(importlib.import_module(module), cls)
     return found
 
@@ -116,12 +112,8 @@ class Pass:
     @property
     def sizes(self) -> dict[str, int]:
         """Bytes of each weight, in the order of a pass."""
-        item, sizes = self._weights.dtype.itemsize, {}
-        for name, shape in self._weights.shapes().items():
-            sizes[name] = item
-            for length in shape:
-                sizes[name] *= length
-        return sizes
+        item = self._weights.dtype.itemsize
+        return {name: item * math.prod(shape) for name, shape in self._weights.shapes().items()}
 
     def metadata(self) -> list[ParamMeta]:
         from vllm.distributed.weight_transfer.base import ParamMeta

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from spag_ray.channels.base import AUTO, CHANNELS
 from spag_ray.config.engine import EngineConfig, EngineRange, SyncConfig
@@ -27,11 +34,39 @@ from spag_ray.config.parts import (
     TrackingConfig,
     WordsConfig,
 )
-from spag_ray.config.presets import PUBLISHED, merged
 from spag_ray.config.several_games import SharedGame, as_dumped, as_list, check_shares, is_short
-from spag_ray.config.template_values import TemplateValues
 from spag_ray.errors import ConfigError, meant
 from spag_ray.stages import Stage
+
+# The settings of `preset: published`.
+PUBLISHED: dict[str, Any] = {
+    "prompts": "flat",
+    "render": "varied",
+    "game": {"rules": "published", "max_turns": 5},
+    "sampling": {"temperature": 1.2, "top_k": 50, "max_new_tokens": 256},
+    "objective": {"loss": "published", "role_weight_cap": None},
+}
+# What apply_chat_template is called with, or takes for itself.
+_OURS = {
+    *("conversation", "messages", "tools", "documents", "chat_template", "add_generation_prompt"),
+    *("continue_final_message", "tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict"),
+    *("return_assistant_tokens_mask", "tokenizer_kwargs", "processor_kwargs"),
+}
+
+
+def merged(defaults: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """`data` over `defaults`, mapping by mapping."""
+    found = dict(defaults)
+    for key, value in data.items():
+        both = isinstance(value, Mapping) and isinstance(found.get(key), Mapping)
+        found[key] = merged(found[key], value) if both else value
+    return found
+
+
+def _no_value_of_ours(given: dict[str, bool | int | float | str]) -> dict[str, bool | int | float | str]:
+    if ours := sorted(_OURS & given.keys()):
+        raise ValueError(f"{ours[0]} is no value of a template: it is set where prompts are rendered")
+    return given
 
 
 class RunConfig(Part):
@@ -46,7 +81,7 @@ class RunConfig(Part):
         None, description="the model's config.json, for `train --dry-run` on a machine without the model"
     )
     prompts: str = Field("chat", description="`chat`, `flat`, or a prompt file of your own")
-    chat_template_kwargs: TemplateValues = Field(
+    chat_template_kwargs: Annotated[dict[str, bool | int | float | str], AfterValidator(_no_value_of_ours)] = Field(
         {}, description="what the chat template is given besides the messages: `{enable_thinking: false}` (Qwen3)"
     )
     render: Literal["exact", "varied"] = Field(

@@ -12,14 +12,16 @@ training samples.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
-from spag_ray.episodes.record_form import form_of
 from spag_ray.errors import InputError
 from spag_ray.game.protocol import TABOO
 from spag_ray.game.rules import Role, Verdict, next_role
 from spag_ray.game.turn import Turn
+
+ALTERNATING = {TABOO, "kuhn"}  # shipped games whose turns alternate, the attacker's first
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Episode:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise InputError(f"episode {self.episode_id}: the temperature is {self.temperature}; it must be at least 0")
-        for index, turn in enumerate(self.turns if form_of(self.game).alternates else ()):
+        for index, turn in enumerate(self.turns if self.game in ALTERNATING else ()):
             if turn.role is not next_role(index):
                 raise InputError(
                     f"episode {self.episode_id}: turn {index} is by the {turn.role}, but turns alternate and it is "
@@ -90,3 +92,22 @@ class Episode:
             "outcome": str(self.verdict.outcome),
             "reason": self.verdict.reason,
         }
+
+
+@dataclass(frozen=True)
+class EpisodeHead:
+    """The part of an episode that a buffer needs: everything except prompts and replies. `wire.read_head` finds it in a
+    record without unpacking tokens. `num_tokens` are the sampled ones of both seats; `oldest_versions` {policy: the
+    oldest version of it that began a turn}."""
+
+    number: int
+    stage: str
+    scenario: str
+    verdict: Verdict
+    num_turns: int
+    num_tokens: int
+    oldest_versions: Mapping[str, int]
+    game: str
+
+
+Played: TypeAlias = Episode | EpisodeHead  # what is counted, and what a stream keeps

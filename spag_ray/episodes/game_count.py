@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from spag_ray.episodes.head import Played
+from spag_ray.episodes.episode import Played
 from spag_ray.game.rules import GameEnd, Outcome, end_of
 
 

@@ -14,6 +14,7 @@ import mmap
 import os
 import struct
 import zlib
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate, chain
@@ -32,11 +33,13 @@ _say = logging.getLogger("spag_ray")
 
 @dataclass
 class LogFaults:
-    """Faults of a log: damage between whole records, and bytes after the last one."""
+    """Faults of a log: damage between whole records, bytes after the last one, and (`read_stage`) records that are no
+    episodes of this version."""
 
     num_gaps: int = 0
     gap_bytes: int = 0
     torn_bytes: int = 0
+    num_refused: int = 0
 
     def __str__(self) -> str:
         parts = []
@@ -44,10 +47,12 @@ class LogFaults:
             parts.append(f"{self.num_gaps} damaged places ({self.gap_bytes} bytes) skipped")
         if self.torn_bytes:
             parts.append(f"a torn tail of {self.torn_bytes} bytes cut")
+        if self.num_refused:
+            parts.append(f"{self.num_refused} records are not episodes of this version")
         return ", ".join(parts)
 
     def __bool__(self) -> bool:
-        return bool(self.num_gaps or self.torn_bytes)
+        return bool(self.num_gaps or self.torn_bytes or self.num_refused)
 
 
 class LogPlace(NamedTuple):
@@ -77,9 +82,9 @@ class EpisodeLog:
         self._number = max(len(existing) - 1, 0)
         if existing:
             last = existing[-1]
-            good = _end_of_last_record(last, self.faults)
+            deque(scan(last, self.faults), maxlen=0)
             if self.faults.torn_bytes:
-                os.truncate(last, good)
+                os.truncate(last, last.stat().st_size - self.faults.torn_bytes)
                 _say.warning("%s: %s", last, self.faults)
         self._file = self._open()
 
@@ -167,7 +172,7 @@ def read_records_from(
     for number, segment in enumerate(segments(path)):
         if number >= begin.segment:
             offset = begin.offset if number == begin.segment else 0
-            for place, data in _read_segment(segment, faults, offset):
+            for place, data in read_segment(segment, faults, offset):
                 yield LogPlace(number, place), data
 
 
@@ -182,12 +187,8 @@ def holds(path: Path, place: LogPlace) -> bool:
     return segment.exists() and segment.stat().st_size >= place.offset
 
 
-def read_segment(segment: Path, faults: LogFaults | None = None) -> Iterator[bytes]:
-    """`read_records` of one segment."""
-    return (data for _, data in _read_segment(segment, faults))
-
-
-def _read_segment(segment: Path, faults: LogFaults | None, begin: int = 0) -> Iterator[tuple[int, bytes]]:
+def read_segment(segment: Path, faults: LogFaults | None = None, begin: int = 0) -> Iterator[tuple[int, bytes]]:
+    """`scan` that logs what was skipped."""
     here = LogFaults()
     yield from scan(segment, here, begin)
     if here:
@@ -202,12 +203,6 @@ def read_log(path: Path, faults: LogFaults | None = None) -> Iterator[Episode]:
     """Every whole episode of a log, one at a time."""
     for data in read_records(path, faults):
         yield decode(data)
-
-
-def _end_of_last_record(segment: Path, faults: LogFaults) -> int:
-    for _ in scan(segment, faults):
-        pass
-    return segment.stat().st_size - faults.torn_bytes
 
 
 def scan(segment: Path, faults: LogFaults, begin: int = 0) -> Iterator[tuple[int, bytes]]:

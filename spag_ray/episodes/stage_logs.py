@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from spag_ray.episodes.episode import Episode
@@ -34,24 +33,9 @@ def stage_logs(folder: Path) -> dict[str, Path]:
     return {stage: folder / f"{stage}.log" for stage in sorted(stages, key=order_of)}
 
 
-@dataclass
-class StageFaults:
-    """What could not be read of a log: damage to its files, and records that are no episodes of this version."""
-
-    log: LogFaults = field(default_factory=LogFaults)
-    num_refused: int = 0
-
-    def __str__(self) -> str:
-        refused = f"{self.num_refused} records are not episodes of this version" if self.num_refused else ""
-        return ", ".join(filter(None, (str(self.log), refused)))
-
-    def __bool__(self) -> bool:
-        return bool(self.log) or self.num_refused > 0
-
-
-def read_stage(path: Path, faults: StageFaults) -> Iterator[tuple[int, Episode]]:
+def read_stage(path: Path, faults: LogFaults) -> Iterator[tuple[int, Episode]]:
     """(place of its record, episode) for each episode of a log, one at a time. What cannot be read is counted."""
-    for place, record in enumerate(stage_records(path, faults.log)):
+    for place, record in enumerate(stage_records(path, faults)):
         try:
             episode = decode(record)
         except InputError:

@@ -13,12 +13,10 @@ from typing import Any
 
 import msgpack
 
-from spag_ray.episodes.episode import Episode
-from spag_ray.episodes.head import EpisodeHead
-from spag_ray.episodes.record_form import form_of
+from spag_ray.episodes.episode import Episode, EpisodeHead
 from spag_ray.errors import InputError
 from spag_ray.game.end_reason import MAX_LENGTH, EndReason, end_reason
-from spag_ray.game.protocol import MAX_PAYOFF
+from spag_ray.game.protocol import MAX_PAYOFF, TABOO
 from spag_ray.game.rules import Outcome, Role, Verdict
 from spag_ray.game.turn import Turn, num_forced
 
@@ -26,6 +24,7 @@ WIRE_VERSION = 5
 MAX_RECORD_BYTES = 16 * 2**20
 MAX_PROMPT_TOKENS = 2**22  # of all prompts of an episode: small records may decode to large ones
 _SEATS = tuple(Role)
+_REASONS = {TABOO: frozenset(EndReason)}  # why games of a game end; those of the others may end with any text
 _IDS = "I"  # of the array module: 4 bytes, unsigned
 assert sys.byteorder == "little", "records are written in the machine's byte order, which has to be little-endian"
 
@@ -206,7 +205,7 @@ def _verdict(record: dict[str, Any]) -> Verdict:
 def _end_reason(record: dict[str, Any], value: Any) -> EndReason | str:
     if len(_text(value)) > MAX_LENGTH:
         raise ValueError(f"an end reason of {len(value)} characters; at most {MAX_LENGTH} are read")
-    known = form_of(_text(record["game"])).reasons
+    known = _REASONS.get(_text(record["game"]))
     if known is not None and value not in known:
         raise ValueError(f"{value!r} ends no game of {record['game']}")
     return end_reason(value)

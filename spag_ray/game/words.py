@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from spag_ray.errors import InputError
-from spag_ray.game.share_plan import SharePlan
 
 WordOrder = Literal["shuffled", "progress"]
 # A word's weight with `progress` is LEAST_WEIGHT plus its spread, which is UNKNOWN_SPREAD until games of it have ended.
@@ -141,6 +140,34 @@ class WordsOfGame(NamedTuple):
     words: tuple[str, ...]
 
 
+class SharePlan:
+    """Which game each place of a sequence has, a function of the shares alone: the next place goes to the game that
+    lacks most. Of any first n places each game has its share of n, give or take less than the number of games.
+
+    >>> plan = SharePlan((0.5, 0.25, 0.25))
+    >>> [plan.at(place) for place in range(6)]
+    [(0, 0), (1, 0), (2, 0), (0, 1), (0, 2), (1, 1)]
+    """
+
+    def __init__(self, shares: Sequence[float]) -> None:
+        self._shares = tuple(shares)
+        self._counts = [0] * len(self._shares)
+        self._games = bytearray()  # the game of every place so far
+
+    def at(self, place: int) -> tuple[int, int]:
+        """(the game of a place, how many places before it that game has)."""
+        if len(self._shares) == 1:  # a run of one game may have any number of places
+            return 0, place
+        while len(self._games) <= place:
+            total = len(self._games) + 1
+            lacking = [share * total - count for share, count in zip(self._shares, self._counts, strict=True)]
+            game = lacking.index(max(lacking))
+            self._counts[game] += 1
+            self._games.append(game)
+        game = self._games[place]
+        return game, self._games.count(game, 0, place)
+
+
 class WordStream:
     """Words in seeded, shuffled passes, each word equally often; every lease ends in `done` or `give_back`.
 
@@ -168,9 +195,7 @@ class WordStream:
         for each in self._games:
             if len(set(each.words)) != len(each.words):
                 raise InputError("a word was given to the word stream twice; give every word once")
-        if attacker_seats < 1:
-            raise InputError(f"attacker_seats is {attacker_seats}; it must be at least 1")
-        if games_per_word < 1 or (games_per_word > 1 and games_per_word % attacker_seats):
+        if games_per_word > 1 and games_per_word % attacker_seats:
             raise InputError(
                 f"games_per_word is {games_per_word}; it must be 1, or a multiple of {attacker_seats}, because so many "
                 "players attack with each word"

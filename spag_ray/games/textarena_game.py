@@ -12,15 +12,16 @@ from __future__ import annotations
 import functools
 import itertools
 import random
-from collections import OrderedDict
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
+
+from cachetools import FIFOCache, LRUCache
 
 from spag_ray.errors import ConfigError, InputError
 from spag_ray.game.end_reason import MAX_LENGTH
 from spag_ray.game.protocol import History, Message, Ruling, breach, tie, win
-from spag_ray.games.textarena_moves import likely_moves
 from spag_ray.games.textarena_table import End, Table
 
 NUM_SEEDS = 1000
@@ -38,6 +39,10 @@ _IN_A_ROW = (
     *("Briscola", "GameOfPureStrategy", "GermanWhist", "Golf", "HighSociety", "IndianPoker", "KuhnPoker", "LiarsDice"),
     *("MemoryGame", "PigDice", "Poker"),
 )
+NUM_VARIATIONS = 100  # of the moves that messages show
+_BRACKETED = re.compile(r"\[[^\[\]\n]{1,40}\]")
+_SENDER = re.compile(r"\[(GAME|Player \d+)\]")
+_PART = re.compile(r"\d+|(?<![A-Za-z])[a-zA-Z](?![A-Za-z])|(?<![A-Za-z])[a-h](?=\d)")
 
 _Key: TypeAlias = tuple[str, tuple[str, ...]]  # (scenario, history)
 
@@ -93,21 +98,19 @@ class _Replays:
 
     def __init__(self, env_id: str) -> None:
         self._env_id = env_id
-        self._states: OrderedDict[_Key, _State] = OrderedDict()
-        self._seats: OrderedDict[_Key, int] = OrderedDict()
-        self._tables: OrderedDict[_Key, Table] = OrderedDict()
+        self._states: LRUCache[_Key, _State] = LRUCache(NUM_STATES)
+        self._seats: FIFOCache[_Key, int] = FIFOCache(NUM_SEATS)
+        self._tables: LRUCache[_Key, Table] = LRUCache(NUM_TABLES)
 
     def at(self, scenario: str, history: tuple[str, ...]) -> _State:
         key = (scenario, history)
         if (state := self._states.get(key)) is not None:
-            self._states.move_to_end(key)
             return state
         table = self._table(scenario, history)
-        state = _state_of(table, history)
-        _remember(self._states, key, state, NUM_STATES)
-        _remember(self._seats, key, state.seat, NUM_SEATS)
+        self._states[key] = state = _state_of(table, history)
+        self._seats[key] = state.seat
         if table.end is None:
-            _remember(self._tables, key, table, NUM_TABLES)
+            self._tables[key] = table
         return state
 
     def seat(self, scenario: str, history: tuple[str, ...]) -> int:
@@ -118,8 +121,7 @@ class _Replays:
     def accepted_move(self, scenario: str, history: tuple[str, ...], rng: random.Random) -> str:
         read = self.at(scenario, history).messages
         moves = likely_moves([each["content"] for each in read if each["role"] == "user"], rng) or ["[0]"]
-        table = self._table(scenario, history)
-        _remember(self._tables, (scenario, history), table, NUM_TABLES)
+        self._tables[scenario, history] = table = self._table(scenario, history)
         for move in moves:
             trial = table.copy()
             trial.step(move)
@@ -210,8 +212,28 @@ def _ruling(end: End, table: Table) -> Ruling:
     return win(0 if payoffs[0] > payoffs[1] else 1, "won", payoffs, reason=reason)
 
 
-def _remember(found: OrderedDict[_Key, Any], key: _Key, value: object, at_most: int) -> None:
-    found[key] = value
-    found.move_to_end(key)
-    if len(found) > at_most:
-        found.popitem(last=False)
+def likely_moves(messages: Sequence[str], rng: random.Random) -> list[str]:
+    """Moves to try, likelier ones first: those of the last message that shows any, of earlier ones, and the same with
+    other numbers and letters; a capital letter may stand for a number.
+
+    >>> likely_moves(["Available Moves: '[0]', '[4]'"], random.Random(0))[:2]
+    ['[4]', '[0]']
+    """
+    shown = [dict.fromkeys(_moves(text)) for text in reversed(messages)]
+    found: dict[str, None] = {}
+    for moves in shown:
+        found |= dict.fromkeys(rng.sample(list(moves), len(moves)))
+    every = list(found)
+    for _ in range(NUM_VARIATIONS if every else 0):
+        found.setdefault(_PART.sub(lambda part: _other(part[0], rng), rng.choice(every)))
+    return list(found)
+
+
+def _moves(text: str) -> list[str]:
+    return [move for move in _BRACKETED.findall(text) if not _SENDER.fullmatch(move)]
+
+
+def _other(part: str, rng: random.Random) -> str:
+    if part.isdigit():
+        return str(rng.randint(0, 9 if len(part) < 2 else 30))
+    return rng.choice("abcdefgh") if part.islower() else rng.choice((part, str(rng.randint(0, 5))))

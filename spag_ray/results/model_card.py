@@ -17,7 +17,6 @@ import yaml
 from spag_ray import __version__
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import InputError
-from spag_ray.game.rules import Outcome
 from spag_ray.host.whole_files import write_atomically
 from spag_ray.results.evaluations import scale_of, score_text
 from spag_ray.results.game_names import GameNames, told_apart
@@ -25,7 +24,7 @@ from spag_ray.results.lines import ExploitabilityLine
 from spag_ray.results.matches import Match
 from spag_ray.results.metric_lines import MetricLines
 from spag_ray.results.payoffs_told import cooperative_note
-from spag_ray.results.ratings import wilson_interval
+from spag_ray.results.ratings import outcome_cells
 from spag_ray.results.report.files import RunFiles, read_files
 from spag_ray.results.saved_models import CARD, saved_models
 from spag_ray.results.standings import score
@@ -33,7 +32,6 @@ from spag_ray.stages import Stage, StageKind
 
 MARK = "<!-- Written by spag_ray, again and again during a run. Without this line it leaves the file alone. -->"
 _HUB_FOLDER = re.compile(r"models--([^/]+)--([^/]+)/snapshots/[^/]+$")
-_BREACHES = (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH)
 _SETTINGS: dict[str, Callable[[RunConfig], Any]] = {
     "seed": lambda config: config.seed,
     "preset": lambda config: config.preset,
@@ -180,12 +178,10 @@ def _of_game(files: RunFiles, name: str, game: str) -> list[str]:
 def _match_table(matches: Sequence[Match], game: GameNames) -> str:
     first, second = map(_cell, game.seats)
     head = (f"{first} v {second}", "games", f"{first} wins", f"{second} wins", "breach", "tie")
-    ends = ((Outcome.ATTACKER_WINS,), (Outcome.DEFENDER_WINS,), _BREACHES, (Outcome.TIED,))
     lines = []
     for match in matches:
-        games = len(match.games)
-        cells = [_share(sum(match.outcomes[each] for each in outcomes), games) for outcomes in ends]
-        lines.append(f"| {_cell(match.attacker)} v {_cell(match.defender)} | {games} | {' | '.join(cells)} |")
+        cells = [f"{_cell(match.attacker)} v {_cell(match.defender)}", str(len(match.games))]
+        lines.append(f"| {' | '.join(cells + outcome_cells(match.outcomes))} |")
     return f"{game.held_out}; per cent of games [95 % interval].\n\n{_table(head, lines)}"
 
 
@@ -227,11 +223,6 @@ def _front_matter(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError, IndexError):
         return {}
     return data if isinstance(data, dict) else {}
-
-
-def _share(count: int, games: int) -> str:
-    low, high = wilson_interval(count, games)
-    return f"{100 * count / games:.0f} [{100 * low:.0f}, {100 * high:.0f}]"
 
 
 def _table(head: Sequence[str], lines: Sequence[str]) -> str:

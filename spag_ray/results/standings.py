@@ -50,10 +50,9 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One player compared with another: the mean score difference over `num_words` words, and its one-sided p-value
-    under random signs."""
+    """One player compared with another: the one-sided p-value, under random signs, of their mean score difference over
+    `num_words` words."""
 
-    difference: float
     p_value: float
     num_words: int
 
@@ -266,8 +265,7 @@ def better(matches: Sequence[Match], player: str, other: str, seed: int = 0) -> 
         pairs[place[situation[0]]] += (float(np.mean(ours[situation])), float(np.mean(theirs[situation])), 1)
     mine, its = pairs[:, 0] / pairs[:, 2], pairs[:, 1] / pairs[:, 2]
     if len(words) == 1:  # scipy's test needs two words; of the two signs of one word, one gives the observed result
-        difference = float(mine[0] - its[0])
-        return Comparison(difference, 0.5 if difference > 0 else 1.0, 1)
+        return Comparison(0.5 if mine[0] > its[0] else 1.0, 1)
     found = permutation_test(
         (mine, its),
         lambda a, b, axis=-1: np.mean(a - b, axis=axis),
@@ -277,7 +275,7 @@ def better(matches: Sequence[Match], player: str, other: str, seed: int = 0) -> 
         n_resamples=NUM_DRAWS - 1,
         rng=np.random.default_rng(seed),
     )
-    return Comparison(float(np.mean(mine - its)), float(found.pvalue), len(words))
+    return Comparison(float(found.pvalue), len(words))
 
 
 def _by_situation(matches: Iterable[Match], player: str, rival: str) -> dict[tuple[str, Role, str], list[float]]:

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from spag_ray.config.loading import load_config, parse_config
-from spag_ray.config.presets import merged
-from spag_ray.config.run import RunConfig
+from spag_ray.config.run import RunConfig, merged
 from spag_ray.plain_yaml import read_settings
 
 TIES = {"tie": [-0.5, -0.5]}  # so that a model that says nothing has something to learn from

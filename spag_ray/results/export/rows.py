@@ -10,7 +10,8 @@ from typing import Any, Literal, TypeAlias
 from spag_ray.config.parts import Payoffs
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
-from spag_ray.episodes.stage_logs import StageFaults, read_stage, stage_logs
+from spag_ray.episodes.log import LogFaults
+from spag_ray.episodes.stage_logs import read_stage, stage_logs
 from spag_ray.errors import InputError, meant
 from spag_ray.game.rules import Role
 from spag_ray.results.game_names import GameNames
@@ -95,7 +96,7 @@ class Rows:
 
     def of_stage(self, stage: str, path: Path) -> Iterator[Row]:
         """The rows of a log, in its order: that in which games ended."""
-        faults = StageFaults()
+        faults = LogFaults()
         expected = {
             name: None if run.config is None else _baselines(run.config, name, stage, path)
             for name, run in self._of_games.items()
@@ -158,17 +159,7 @@ def _turn_columns(
         yield TurnColumns(
             turn=index,
             seat=run.game.seat(turn.role),
-            text=turn.text,
-            policy=turn.policy,
-            first_version=turn.first_version,
-            last_version=turn.last_version,
-            prompt_ids=turn.prompt_ids,
-            token_ids=turn.token_ids,
-            logprobs=turn.logprobs,
-            forced=turn.forced,
-            finish_reason=turn.finish_reason,
-            word_logprob=turn.word_logprob,
-            listener_logprob=turn.listener_logprob,
+            **{name: value for name, value in vars(turn).items() if name != "role"},
             reward=payoffs[turn.role],
             trained=Stage.parse(stage).phase if is_trained else None,
             advantage=trained[index] if is_trained and expect is not None else None,
@@ -198,7 +189,7 @@ def _baselines(config: RunConfig, name: str, stage: str, path: Path) -> Expect |
         return None
     means = MeanPayoffs(by_scenario=objective.baseline == "scenario")
     payoffs = config.payoffs_of(Stage.parse(stage))
-    for _, episode in read_stage(path, StageFaults()):
+    for _, episode in read_stage(path, LogFaults()):
         results = compared_results(episode, objective, payoffs, config.policy_names)
         if name == episode.game and results is not None:
             means.add(episode.scenario, results)

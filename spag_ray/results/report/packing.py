@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import base64
 import gzip
+import itertools
 import json
 import math
 from array import array
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 from spag_ray.config.run import RunConfig
@@ -38,17 +40,9 @@ def packed_bytes(data: bytes) -> str:
     return base64.b64encode(gzip.compress(data, mtime=0)).decode("ascii")
 
 
-class Names:
+def _numbers() -> defaultdict[str, int]:
     """Numbers texts in the order of their first appearance."""
-
-    def __init__(self) -> None:
-        self._places: dict[str, int] = {}
-
-    def place(self, name: str) -> int:
-        return self._places.setdefault(name, len(self._places))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+    return defaultdict(itertools.count().__next__)
 
 
 class Packer:
@@ -74,7 +68,7 @@ class Packer:
         self._put = put
         self._block: list[dict[str, Any]] = []
         self._columns = {name: array("Q") for name in _COLUMNS}
-        self._stages, self._words, self._players = Names(), Names(), Names()
+        self._stages, self._words, self._players = _numbers(), _numbers(), _numbers()
         self._opened: tuple[tuple[bool, bool, bool, tuple[int, int, bool, str]], int] | None = None
 
     @property
@@ -84,12 +78,12 @@ class Packer:
     def add(self, stage: str, episode: Episode) -> None:
         attacker, defender = (_player(episode, role) for role in Role)
         row = {
-            "stage": self._stages.place(stage),
+            "stage": self._stages[stage],
             "number": episode.number,
             "outcome": OUTCOMES.index(episode.verdict.outcome),
-            "word": self._words.place(episode.scenario),
-            "attacker": self._players.place(attacker),
-            "defender": self._players.place(defender),
+            "word": self._words[episode.scenario],
+            "attacker": self._players[attacker],
+            "defender": self._players[defender],
             "turns": len(episode.turns),
             "game": list(self._games).index(episode.game) if episode.game in self._games else 0,
         }
@@ -150,7 +144,7 @@ class Packer:
         found: dict[str, Any] = {
             "text": turn.text,
             "seat": seat_of(turn.role),
-            "player": self._players.place(turn.policy),
+            "player": self._players[turn.policy],
             "versions": [turn.first_version, turn.last_version],
             "finish": turn.finish_reason,
             "tokens": turn.num_tokens,

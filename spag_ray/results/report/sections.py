@@ -9,18 +9,16 @@ from markupsafe import Markup
 
 from spag_ray.config.loading import without_environment
 from spag_ray.config.run import RunConfig
-from spag_ray.game.rules import Outcome, Role
+from spag_ray.game.rules import Role
 from spag_ray.results.evaluations import PAPER_METRICS, PAPER_SCORES, Evaluation, scale_of, score_text
 from spag_ray.results.game_names import GameNames
 from spag_ray.results.matches import Match
-from spag_ray.results.ratings import wilson_interval
+from spag_ray.results.ratings import outcome_cells
 from spag_ray.results.report.files import RunFiles
 from spag_ray.results.report.markup import NOTHING, block, facts, folded, paragraph, table
 from spag_ray.results.report.measurements import Measurements
 from spag_ray.results.standings import MIN_WORDS, Estimate, largest_group, ratings
 from spag_ray.stages import Stage, order_of
-
-_BREACHES = (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH)
 
 
 def match_table(matches: Sequence[Match], game: GameNames) -> Markup:
@@ -28,11 +26,8 @@ def match_table(matches: Sequence[Match], game: GameNames) -> Markup:
     rows = []
     for match in matches:
         same = match.attacker == match.defender
-        cells = [
-            _share(sum(match.outcomes[outcome] for outcome in outcomes), len(match.games))
-            for outcomes in ((Outcome.ATTACKER_WINS,), (Outcome.DEFENDER_WINS,), _BREACHES, (Outcome.TIED,))
-        ]
-        rows.append([match.attacker if same else f"{match.attacker} v {match.defender}", *cells, str(len(match.games))])
+        name = match.attacker if same else f"{match.attacker} v {match.defender}"
+        rows.append([name, *outcome_cells(match.outcomes), str(len(match.games))])
     caption = f"{game.held_out}: % of games, 95% interval"
     wins = (f"{seat} wins" for seat in game.seats)
     return table(caption, (" v ".join(game.seats), *wins, "breach", "tie", "games"), rows)
@@ -141,13 +136,6 @@ def about(files: RunFiles) -> Markup:
         settings = yaml.safe_dump(without_environment(files.config.model_dump(mode="json")), sort_keys=False)
         text += folded("config.yaml", settings)
     return text
-
-
-def _share(count: int, games: int) -> str:
-    if not games:
-        return "-"
-    low, high = wilson_interval(count, games)
-    return f"{100 * count / games:.0f} [{100 * low:.0f}, {100 * high:.0f}]"
 
 
 def _rating(estimate: Estimate | None) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.game_count import GameCount
 from spag_ray.episodes.log import LogFaults
-from spag_ray.episodes.stage_logs import StageFaults, read_stage, stage_logs, stage_records
+from spag_ray.episodes.stage_logs import read_stage, stage_logs, stage_records
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.could_have_known import Knowledge
 from spag_ray.results.report.packing import Packer
@@ -106,7 +106,7 @@ def read_transcripts(folder: Path, packer: Packer, max_games: int, several_guess
         {stage: sum(1 for _ in stage_records(path, LogFaults())) for stage, path in logs.items()}, max_games
     )
     for stage, path in logs.items():
-        faults = StageFaults()
+        faults = LogFaults()
         for place, episode in read_stage(path, faults):
             has_several = episode.game in several_guesses
             found.count(stage, episode, has_several)

@@ -16,7 +16,7 @@ from spag_ray.game.end_reason import EndReason
 from spag_ray.game.game_form import out_of_room
 from spag_ray.game.rules import GAME_ENDS, Role, Verdict, end_of, next_role
 from spag_ray.game.turn import Turn
-from spag_ray.games.taboo.referee.judge import judge, tied
+from spag_ray.games.taboo.referee.judge import judge, undecided
 from spag_ray.training_data.game_samples import game_samples
 
 LABELS = [
@@ -68,7 +68,7 @@ def test_a_referee_says_why_a_game_ended(attacker: str, defender: str, strict: s
 
 def test_every_reason_is_reached_but_the_one_of_old_logs() -> None:
     reached = {judged(attacker, defender, "cat", "strict").end_reason for attacker, defender, *_ in GAMES}
-    reached |= {out_of_room(Role.DEFENDER, 1).end_reason, tied(6).end_reason}
+    reached |= {out_of_room(Role.DEFENDER, 1).end_reason, undecided(6).end_reason}
     assert reached == set(EndReason) - {EndReason.OTHER}
 
 

@@ -15,7 +15,7 @@ from spag_ray.game.end_reason import EndReason
 from spag_ray.game.game_form import verdict_of
 from spag_ray.game.rules import Outcome, Verdict
 from spag_ray.games.taboo.game import TabooGame
-from spag_ray.games.taboo.referee.judge import early_guesses, judge, tied
+from spag_ray.games.taboo.referee.judge import early_guesses, judge, undecided
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 TIE, ATTACKER, DEFENDER = Outcome.TIED, Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS
@@ -305,7 +305,8 @@ def as_played(contents: list[str], word: str, max_turns: int, max_guesses: int) 
     for last in range(1, len(contents) + 1):
         if (verdict := verdict_of(taboo, contents[:last], word)) is not None:
             return verdict
-    return tied(len(contents))
+    reason = undecided(len(contents)).reason
+    return Verdict(TIE, EndReason.UNDECIDED, len(contents), reason, None, None)
 
 
 fragments = st.sampled_from(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from spag_ray.games.textarena_moves import likely_moves
+from spag_ray.games.textarena_game import likely_moves
 
 
 def test_moves_of_the_last_message_come_first_and_senders_are_no_moves() -> None:

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spag_ray.config.objective import ObjectiveConfig
-from spag_ray.episodes.episode import Episode
-from spag_ray.episodes.head import EpisodeHead
+from spag_ray.episodes.episode import Episode, EpisodeHead
 from spag_ray.episodes.wire import decode, encode, read_head
 from spag_ray.errors import InputError
 from spag_ray.game.end_reason import EndReason

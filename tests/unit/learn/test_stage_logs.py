@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spag_ray.episodes.log import EpisodeLog, segment_path
-from spag_ray.episodes.stage_logs import StageFaults, read_stage, stage_logs, stage_of
+from spag_ray.episodes.log import EpisodeLog, LogFaults, segment_path
+from spag_ray.episodes.stage_logs import read_stage, stage_logs, stage_of
 from spag_ray.episodes.wire import encode
 from spag_ray.game.rules import Outcome
 from spag_ray.stages import Stage
@@ -31,8 +31,8 @@ def test_the_games_of_all_segments_are_read_and_what_is_no_game_is_counted(tmp_p
     (tmp_path / "spag-9.log").touch()
     (tmp_path / "spag-9.log.given-up-3").touch()
     assert list(stage_logs(tmp_path)) == ["spag-9", "spag-10"]
-    faults = StageFaults()
+    faults = LogFaults()
     found = [(place, episode.number) for place, episode in read_stage(tmp_path / "spag-10.log", faults)]
     assert found == [(0, 0), (2, 1)]
     assert str(faults) == "a torn tail of 4 bytes cut, 1 records are not episodes of this version"
-    assert not StageFaults()
+    assert not LogFaults()

@@ -11,9 +11,9 @@ import pytest
 
 from benchmarks import machine
 from benchmarks.learner import QUICK_GAMES, Measured, result_of
-from benchmarks.learner_games import games_of, padded_batches, without_listening
+from benchmarks.learner_games import games_of, without_listening
 from benchmarks.learner_steps import gaps
-from benchmarks.learner_ways import GAMES_PER_STEP, Timing
+from benchmarks.learner_ways import GAMES_PER_STEP, Timing, padded_batches
 from benchmarks.machine import LOOKS_ONLY, ROOM_GIB, Card, Place, add_arguments, place_of
 from benchmarks.weight_sync import together, why_not
 from benchmarks.workers import Worker, forked

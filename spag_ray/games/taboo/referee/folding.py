@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from dataclasses import dataclass
 
-from spag_ray.games.taboo.referee.ruling import FoldedText
 from spag_ray.games.taboo.referee.skeleton import is_invisible
 
 _SAME_AS = str.maketrans(
@@ -15,6 +15,21 @@ _SAME_AS = str.maketrans(
 )
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 _NOT_PLAIN = re.compile(r"[^\x20-\x7e\t\n]")
+
+
+@dataclass(frozen=True)
+class FoldedText:
+    """Text after `fold`. `origins[i]` is the range of the original text that folded character i came from; None when
+    characters correspond one to one."""
+
+    text: str
+    origins: tuple[tuple[int, int], ...] | None = None
+
+    def span(self, start: int, end: int) -> tuple[int, int]:
+        """The original characters of folded characters [start, end), for start < end."""
+        if self.origins is None:
+            return start, end
+        return self.origins[start][0], self.origins[end - 1][1]
 
 
 def fold(content: str) -> FoldedText:

@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 
 from spag_ray.errors import InputError, meant
 from spag_ray.game.end_reason import EndReason
+from spag_ray.game.protocol import Ruling
 from spag_ray.game.rules import History, Outcome, Role, Verdict, next_role
 from spag_ray.games.taboo.referee.folding import fold
 from spag_ray.games.taboo.referee.published import judge_turn as judge_turn_published
-from spag_ray.games.taboo.referee.ruling import Ruling
-from spag_ray.games.taboo.referee.said_word import find_word
+from spag_ray.games.taboo.referee.strict import find_word
 from spag_ray.games.taboo.referee.strict import judge_turn as judge_turn_strict
 
 _REFEREES: dict[str, Callable[[str, Role, str], Ruling | None]] = {
@@ -48,7 +48,8 @@ def judge(history: History, target_word: str, max_turns: int, rules: str = "stri
         if ruling is not None:
             return _verdict(ruling, index)
     _referee(rules, target_word)
-    return tied(num_turns)
+    ruling = undecided(num_turns)
+    return Verdict(ruling.outcome, ruling.end_reason, num_turns, ruling.reason, None, None)
 
 
 def judge_turn(content: str, index: int, target_word: str, rules: str = "strict") -> Verdict | None:
@@ -91,12 +92,6 @@ def early_guesses(texts: Sequence[str], target_word: str, rules: str) -> list[in
 def ruling_on(content: str, index: int, target_word: str, rules: str) -> Ruling | None:
     """The ruling on turn `index` (from 0), if it decides a game of one guess."""
     return _referee(rules, target_word)(content, next_role(index), target_word)
-
-
-def tied(num_turns: int) -> Verdict:
-    """The verdict on a game of `num_turns` turns, none of which decided it."""
-    ruling = undecided(num_turns)
-    return Verdict(ruling.outcome, ruling.end_reason, num_turns, ruling.reason, None, None)
 
 
 def undecided(num_turns: int) -> Ruling:

@@ -12,11 +12,15 @@ import re
 from functools import lru_cache
 
 from spag_ray.game.end_reason import EndReason
+from spag_ray.game.protocol import Ruling
 from spag_ray.game.rules import Outcome, Role
-from spag_ray.games.taboo.referee.folding import fold
+from spag_ray.games.taboo.referee.disguise import find_disguised
+from spag_ray.games.taboo.referee.folding import FoldedText, fold
 from spag_ray.games.taboo.referee.guess import find_claim, names_word
-from spag_ray.games.taboo.referee.ruling import FoldedText, Ruling
-from spag_ray.games.taboo.referee.said_word import find_word
+from spag_ray.games.taboo.referee.skeleton import UNSPACED
+from spag_ray.games.taboo.referee.word_forms import word_forms
+
+_UNSPACED = re.compile(f"[{UNSPACED}]")
 
 
 def judge_turn(content: str, role: Role, target_word: str) -> Ruling | None:
@@ -64,6 +68,19 @@ def _judge_defender(content: str, folded: FoldedText, target_word: str) -> Rulin
     start, end = said
     reason = f"the defender said {content[start:end]!r} (target word {target_word!r})"
     return Ruling(Outcome.ATTACKER_WINS, EndReason.SAID_WORD, reason, (start, end))
+
+
+def find_word(content: str, folded: FoldedText, word: str) -> tuple[int, int] | None:
+    """The original characters [start, end) that say a form of `word`, or a disguise of one (disguise.py); `folded` is
+    `content` folded. Only whole words are found ("cat" is not in "category", but in "cat's", "*cat*" and "cat-like"),
+    except in scripts without spaces between words (Chinese, Japanese, Thai)."""
+    forms = word_forms(word)
+    if any(beginning in folded.text for beginning in forms.beginnings):
+        is_plain = forms.is_unspaced or folded.text.isascii()
+        match = forms.pattern.search(folded.text if is_plain else _UNSPACED.sub(" ", folded.text))
+        if match is not None:
+            return folded.span(*match.span())
+    return find_disguised(content, forms)
 
 
 @lru_cache
