@@ -6,7 +6,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.table import Table
 
 _LEVELS = "▁▂▃▄▅▆▇█"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -20,6 +23,16 @@ def plain(text: object, most: int = 400) -> str:
     the direction of writing."""
     shown = str(text)[:most].replace("\n", " ").replace("\t", " ")
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in shown)
+
+
+def table_of(title: str, left: Sequence[str], right: Sequence[str] = ()) -> Table:
+    """A table with these columns, by where their cells stand; none of them is wrapped. "": no title."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for heading in left:
+        table.add_column(heading, no_wrap=True)
+    for heading in right:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
 
 
 def duration(seconds: float) -> str:
