@@ -114,7 +114,7 @@ class TaskEvaluation:
                 while rows is None:
                     actor = actor or self._start(model)
                     try:
-                        rows = self._ask(actor, name, stage, partial(self._ground.fleet.of, policy))
+                        rows = self._ask(actor, name, stage, partial(self._ground.fleet.roster.of, policy))
                     except (ray.exceptions.RayActorError, EngineGoneError, HarnessStuckError) as error:
                         is_stuck = isinstance(error, HarnessStuckError)
                         self._restarts.count("evaluation", str(error) if is_stuck else error)
