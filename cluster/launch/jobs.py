@@ -87,15 +87,6 @@ def submitted(client: Any, **job: Any) -> str:
             time.sleep(1.0)
 
 
-def list_parcel(config: RunConfig, run_dir: Path, console: Console, has_seeds: bool = False) -> None:
-    """Print every file that would be sent to the job. Nothing is sent, and the cluster is not contacted."""
-    from cluster.launch.parcel import parcel_of  # which no job has
-
-    check_run_dir(run_dir)
-    with parcel_of(config, console, is_listed=True, has_seeds=has_seeds):
-        pass
-
-
 def stop_job(address: str, run_dir: Path, console: Console) -> None:
     """Stop the job that runs in a folder, and wait until it has ended. Raises ClusterError when there is none."""
     client = job_client(address)
