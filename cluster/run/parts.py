@@ -125,7 +125,9 @@ class RunParts:
         config = self.config
         seats = {"policy": tuple(Role)} if config.policies == "shared" else {str(role): (role,) for role in Role}
         self.policies = [
-            LearningPolicy(name, roles, config, lease.folder, model, self.recorder, probe, self.reservation)
+            LearningPolicy(
+                name, roles, config, lease.folder, model, self.recorder, probe=probe, reservation=self.reservation
+            )
             for name, roles in seats.items()
         ]
         for policy in self.policies:
@@ -138,7 +140,7 @@ class RunParts:
         self.watch.watch("buffer", self.buffer.handle, is_restarted=True)
         self.watch.start()
         self.arenas = Arenas(config, folder, self.watch, self.restarts, rules, buffer=self.buffer.handle)
-        self.fleet = Fleet(config, folder, self.arenas, self.recorder, self.restarts, self.reservation, says)
+        self.fleet = Fleet(config, folder, self.arenas, self.recorder, self.restarts, self.reservation, says=says)
         self.publisher = Publisher(config, lease, self.policies, self.fleet, self.arenas)
         self.elastic = ElasticEngines(config.engine, self.fleet, self.policies, self.status.note)
         self.drained = DrainedNodes(self.fleet, self.policies, self.control.save_soon, self.status.note)
