@@ -258,7 +258,7 @@ class Trainer:
     def match_with(self, stage: Stage) -> None:
         """The newest weights against those of an earlier stage, in both seats."""
         last = Stage.of_round(self.config.self_play.rounds)
-        self._parts.frozen.meet(last, stage, self.config.evaluation.games)
+        self._parts.frozen.meet(last, [stage], self.config.evaluation.games)
         self._record_elo(last)
 
     def _record_elo(self, stage: Stage) -> None:
