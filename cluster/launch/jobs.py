@@ -11,12 +11,13 @@ import datetime
 import logging
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from cluster.runtime.ray_session import first_line
 from cluster.runtime.ray_token import ClusterError, no_token, use_token
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
@@ -198,7 +199,7 @@ def job_client(address: str) -> Any:
             if isinstance(error, ConnectionError):
                 raise
             raise ConnectionError(
-                f"no dashboard of Ray answers there ({_first_line(error)}); its port is 8265"
+                f"no dashboard of Ray answers there ({first_line(error)}); its port is 8265"
             ) from error
 
 
@@ -211,9 +212,4 @@ def _said_in_one_line(address: str) -> Iterator[None]:
     except ray.exceptions.AuthenticationError as error:
         raise no_token(address) from error
     except (ConnectionError, RuntimeError) as error:
-        raise ClusterError(f"{address}: {_first_line(error)}") from error
-
-
-def _first_line(error: BaseException) -> str:
-    lines: Sequence[str] = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0]
+        raise ClusterError(f"{address}: {first_line(error)}") from error
