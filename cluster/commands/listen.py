@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from cluster.monitor.terminal import table_of
+from cluster.monitor.terminal import say, table_of
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.formats import read_games
@@ -82,7 +82,7 @@ def run_listen(config: RunConfig, model: str, games: Path, console: Console) -> 
         if begin:
             console.print(f"{begin} of {len(heard)} games")
         scores += _scored(policy, heard[begin : begin + AT_ONCE])
-    console.print(f"{folder}: {len(heard)} games of {games}", soft_wrap=True, markup=False)
+    say(console, f"{folder}: {len(heard)} games of {games}")
     if num_unscorable:
         console.print(
             f"{num_unscorable} games are left out: the tokenizer joins their words to the text beside them in a claim"
@@ -92,7 +92,7 @@ def run_listen(config: RunConfig, model: str, games: Path, console: Console) -> 
         known.add([min(sum(score.logprobs), 0.0) for score in found], game.claim_is_right)
     console.print(_turn_table(known, scores))
     console.print(claim_table(known.tenths()))
-    console.print(_control_line(policy, heard, scores), soft_wrap=True, markup=False)
+    say(console, _control_line(policy, heard, scores))
 
 
 def _games(path: Path, rules: str, name: str) -> Iterator[tuple[Mapping[str, Any], str]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
+from cluster.monitor.terminal import say
 from cluster.runtime.output_files import label_of
 from spag_ray.config.run import RunConfig
 from spag_ray.host.addresses import Form, check_address
@@ -59,7 +60,7 @@ def run_runs(address: str, console: Console) -> None:
 
 def _print_all(lines: Sequence[str], address: str, console: Console) -> None:
     for line in lines or [f"no runs at {address}"]:
-        console.print(line, soft_wrap=True, markup=False)
+        say(console, line)
 
 
 def run_stop(run: str, address: str, console: Console) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from cluster.monitor.terminal import say
 from spag_ray.config.files import named_paths, write_config
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
@@ -84,7 +85,7 @@ def parcel_of(config: RunConfig, console: Console, is_listed: bool = False, has_
         for path in left_out(config):
             console.print(f"left out: {path}", soft_wrap=True, markup=False, highlight=False)
         verb = "would send" if is_listed else "sending"
-        console.print(f"{verb} {len(sizes)} files, {total / 2**20:.1f} MiB", soft_wrap=True, markup=False)
+        say(console, f"{verb} {len(sizes)} files, {total / 2**20:.1f} MiB")
         yield folder
 
 

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cluster.monitor.terminal import table_of
+from cluster.monitor.terminal import say, table_of
 from cluster.runtime.output_files import told_apart_paths
 from spag_ray.errors import InputError, meant
 from spag_ray.game.rules import Outcome, Role
@@ -48,7 +48,7 @@ def print_comparison(run_dirs: Sequence[Path], metrics: Sequence[str]) -> None:
     console.print(comparison_table(found))
     if len(run_dirs) == 2 and not metrics:
         for line in paired(*run_dirs):
-            console.print(line, soft_wrap=True, markup=False)
+            say(console, line)
 
 
 def figures_of(folder: Path) -> dict[str, float]:

@@ -22,6 +22,7 @@ from starlette.types import ASGIApp
 
 from actors.models import resolve_model
 from cluster.launch.placed_run import cards_of, training_words, words_of_file
+from cluster.monitor.terminal import say
 from cluster.rollout.game_rules import rules_of
 from cluster.serve.app import make_app
 from cluster.serve.client_limits import Connection
@@ -97,7 +98,7 @@ async def _serve(
     opponents = Opponents(served.config, served.opponents, wanted.engine)
     try:
         newest = next(reversed(served.opponents))
-        console.print(f"loading {newest}", soft_wrap=True, markup=False)
+        say(console, f"loading {newest}")
         async with opponents.asked(newest):
             pass
         visits = Visits(table, opponents, keeps=kept is not None)
