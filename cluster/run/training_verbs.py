@@ -226,7 +226,7 @@ class Trainer:
         """Who won against whom in games of this stage."""
         self._parts.callbacks.stage_began(str(stage))
         self._parts.callbacks.games_came(episodes)
-        self._parts.league.record(episodes)
+        self._parts.league.league.record(episodes)
 
     def evaluate(self, stage: Stage) -> None:
         """Evaluate the stage's policies: on held-out words against themselves and frozen opponents, and on tasks of
