@@ -278,7 +278,7 @@ def _connect(address: str | None, config: RunConfig | None = None) -> None:
                         _sent = {file.resolve() for file, _ in named_files(config)}
                     return
                 except (ConnectionError, RuntimeError, ray.exceptions.RayError) as error:
-                    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                    reason = first_line(error)
                     if "timeout" in reason:  # this try took half a minute; another try would not help
                         break
                     time.sleep(number)

@@ -64,6 +64,7 @@ class BufferActor(Actor):
     def __init__(self, folder: str, lease: FolderLease | None = None) -> None:
         collect_seldom()
         self._folder = Path(folder)
+        self._spec_path, self._cursor_path = self._folder / "stream.json", self._folder / "stream.cursor.json"
         self._buffer = ReplayBuffer(folder, lease)
         self._changed = asyncio.Event()
         self._is_open = False
@@ -191,14 +192,6 @@ class BufferActor(Actor):
         self._buffer.check_lease()
         write_atomically(self._cursor_path, json.dumps(cursor))
         return cursor
-
-    @property
-    def _spec_path(self) -> Path:
-        return self._folder / "stream.json"
-
-    @property
-    def _cursor_path(self) -> Path:
-        return self._folder / "stream.cursor.json"
 
     @actor_method
     async def lease(self, holder: str, count: int, request: str = "") -> list[GameTask]:

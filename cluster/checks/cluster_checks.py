@@ -13,7 +13,6 @@ import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import ray
@@ -111,7 +110,7 @@ def port_checks(config: RunConfig, reports: Sequence[NodeReport]) -> Iterator[Ch
     if config.cluster.address is None:
         yield CheckResult("ports", "pass", "Ray was started here and listens on loopback only")
         return
-    dashboard = urlsplit("//" + (_dashboard() or ""))
+    dashboard = urlsplit("//" + (ray._private.worker.get_dashboard_url() or ""))
     if not dashboard.hostname or not _answers(dashboard.hostname, dashboard.port or 8265):
         told = "no dashboard answers, so no job can be submitted; start the head with --include-dashboard=true"
         yield CheckResult("ports", "warn", told)
@@ -150,11 +149,6 @@ def _token(run_dir: Path) -> Iterator[tuple[str, str] | None]:
         yield str(path), text
     finally:
         path.unlink(missing_ok=True)
-
-
-def _dashboard() -> str | None:
-    found: Any = ray._private.worker.get_dashboard_url()
-    return found
 
 
 def _answers(host: str, port: int) -> bool:

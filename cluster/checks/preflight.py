@@ -233,6 +233,13 @@ def check_run(config: RunConfig, model: str, words: Scenarios, held_out: Scenari
         os.environ.update(harness_environment(config.evaluation.download))  # set before the imports that read it
     check_words(config, words, held_out)
     check_saving(model)
+    check_games(config, model, words, held_out, cards)
+    if config.evaluation.tasks:
+        check_tasks(config, model)
+
+
+def check_games(config: RunConfig, model: str, words: Scenarios, held_out: Scenarios, cards: Sequence[str]) -> None:
+    """Whether the model can play and learn each game."""
     for each in config.each_game:
         own, out = words[each.game.full_name], held_out[each.game.full_name]
         check_model(each, model, [*own, *out])
@@ -240,8 +247,6 @@ def check_run(config: RunConfig, model: str, words: Scenarios, held_out: Scenari
             check_claims(each, model, [*own, *cards])
         if each.objective.information_gain:
             check_listener(each, model, own)
-    if config.evaluation.tasks:
-        check_tasks(config, model)
 
 
 def check_with_imports(config: RunConfig, check: Callable[..., None], mark: str | None = None) -> None:

@@ -19,11 +19,9 @@ from cluster.checks.cluster_checks import cluster_checks
 from cluster.checks.imports import check_imports
 from cluster.checks.node_report import memory_bytes
 from cluster.checks.preflight import (
-    check_claims,
     check_files,
-    check_listener,
+    check_games,
     check_loading,
-    check_model,
     check_saving,
     check_tasks,
     check_words,
@@ -93,18 +91,12 @@ def _model_results(
 ) -> Iterator[CheckResult]:
     """The checks that read the model's folder. A fault of the folder that stops several of them is told once."""
 
-    def check_prompts() -> None:
-        for each in config.each_game:
-            own, out = words[each.game.full_name], held_out[each.game.full_name]
-            in_a_process(check_model, each, model, [*own, *out])
-            if each.listens:
-                in_a_process(check_claims, each, model, [*own, *cards])
-            if each.objective.information_gain:
-                in_a_process(check_listener, each, model, own)
-
     checks: dict[str, tuple[str, Callable[[], None]]] = {
         "model": (f"{model}: complete, and the learner can load it", lambda: in_a_process(check_loading, model)),
-        "prompts": ("the tokenizer fits the prompts and the model, and a game fits the context", check_prompts),
+        "prompts": (
+            "the tokenizer fits the prompts and the model, and a game fits the context",
+            lambda: in_a_process(check_games, config, model, words, held_out, cards),
+        ),
         "saving": (
             "the model's configuration and tokenizer can be written after its training",
             lambda: in_a_process(check_saving, model),

@@ -10,6 +10,7 @@ from actors.models import resolve_model
 from cluster.checks.preflight import check_tasks, in_a_process
 from cluster.launch.placed_run import placed_run, watch_run
 from cluster.monitor.tables import evaluation_tables
+from cluster.monitor.terminal import say
 from cluster.runtime.output_files import refuse_existing
 from cluster.runtime.ray_session import get
 from cluster.runtime.run_folder import make_run_folder
@@ -47,4 +48,4 @@ def run_eval(config: RunConfig, out: Path, console: Console) -> None:
     write_evaluations(out, rows)
     for table in evaluation_tables(rows):
         console.print(table)
-    console.print(f"{len(rows)} rows in {out}", soft_wrap=True, markup=False)
+    say(console, f"{len(rows)} rows in {out}")

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from cluster.monitor.terminal import say, table_of
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.formats import read_games
@@ -82,7 +82,7 @@ def run_listen(config: RunConfig, model: str, games: Path, console: Console) -> 
         if begin:
             console.print(f"{begin} of {len(heard)} games")
         scores += _scored(policy, heard[begin : begin + AT_ONCE])
-    console.print(f"{folder}: {len(heard)} games of {games}", soft_wrap=True, markup=False)
+    say(console, f"{folder}: {len(heard)} games of {games}")
     if num_unscorable:
         console.print(
             f"{num_unscorable} games are left out: the tokenizer joins their words to the text beside them in a claim"
@@ -92,7 +92,7 @@ def run_listen(config: RunConfig, model: str, games: Path, console: Console) -> 
         known.add([min(sum(score.logprobs), 0.0) for score in found], game.claim_is_right)
     console.print(_turn_table(known, scores))
     console.print(claim_table(known.tenths()))
-    console.print(_control_line(policy, heard, scores), soft_wrap=True, markup=False)
+    say(console, _control_line(policy, heard, scores))
 
 
 def _games(path: Path, rules: str, name: str) -> Iterator[tuple[Mapping[str, Any], str]]:
@@ -142,9 +142,7 @@ def _scored(policy: Any, games: Sequence[_Heard]) -> list[list[Score]]:
 
 def _turn_table(known: Knowledge, scores: Sequence[Sequence[Score]]) -> Table:
     title = "Probability that the model's guess would have been right at the defender's 1st, 2nd, ... turn"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
-    for heading in ("turn", "games", "mean p", "median log p", "first choice"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = table_of(title, [], ["turn", "games", "mean p", "median log p", "first choice"])
     for turn in known.turns():
         firsts = [game[turn.number - 1].is_greedy for game in scores if len(game) >= turn.number]
         table.add_row(
@@ -159,14 +157,8 @@ def _turn_table(known: Knowledge, scores: Sequence[Sequence[Score]]) -> Table:
 
 def claim_table(tenths: Sequence[Tenth]) -> Table:
     """Claims grouped by the word's probability p at the claim. About a share p of each group should be right."""
-    table = Table(
-        title="Claims made in these games, by p: of those at 0.3 to 0.4 about a third should be right",
-        title_justify="left",
-        box=box.SIMPLE,
-        padding=(0, 1, 0, 0),
-    )
-    for heading in ("p of the word", "claims", "right", "share"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    title = "Claims made in these games, by p: of those at 0.3 to 0.4 about a third should be right"
+    table = table_of(title, [], ["p of the word", "claims", "right", "share"])
     for tenth in tenths:
         if tenth.share is not None:
             table.add_row(tenth.title, str(tenth.claims), str(tenth.right), f"{100 * tenth.share:.0f} %")

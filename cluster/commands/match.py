@@ -15,6 +15,7 @@ from cluster.checks.imports import check_imports
 from cluster.checks.preflight import check_model, check_played_in_turn, check_words, in_a_process
 from cluster.launch.placed_run import cards_of, every_words, placed_run, watch_run, words_of_file
 from cluster.monitor.tables import comparison_lines, guess_tables, match_tables
+from cluster.monitor.terminal import say
 from cluster.planning.bundles import match_bundles
 from cluster.planning.placement import with_room_for_engines
 from cluster.runtime.output_files import free_name
@@ -94,7 +95,7 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
             console.print(table)
         note = cooperative_note(trained.of_game(game)) if trained and game in trained.game_names else None
         for line in filter(None, (note, *comparison_lines(met, names, wanted.against, its))):
-            console.print(line, soft_wrap=True, markup=False)
+            say(console, line)
     for table in guess_tables(read_held_out(run_folder / "metrics.jsonl"), games):
         console.print(table)
-    console.print(f"matches: {out}   games: {run_folder}/episodes", soft_wrap=True, markup=False)
+    say(console, f"matches: {out}   games: {run_folder}/episodes")

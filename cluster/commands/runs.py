@@ -1,7 +1,9 @@
-"""The runs of a cluster: `spag-ray submit` sends one as a job, `spag-ray runs` lists them, `spag-ray stop` ends one."""
+"""The runs of a cluster: `spag-ray submit` sends one as a job, `runs` lists them, `stop` ends one, `attach` opens a
+Python session with one."""
 
 from __future__ import annotations
 
+import code
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
+from cluster.monitor.terminal import say
 from cluster.runtime.output_files import label_of
 from spag_ray.config.run import RunConfig
 from spag_ray.host.addresses import Form, check_address
@@ -27,16 +30,18 @@ def run_submit(
 ) -> int:
     """`spag-ray submit`: returns the job's exit code, or 0 when it is not followed. `dry_run`: list what would be sent,
     and send nothing. `seeds`: as `train --seeds` takes them."""
-    from cluster.launch.jobs import list_parcel, submit_job
+    from cluster.launch.jobs import check_run_dir, submit_job
+    from cluster.launch.parcel import parcel_of
 
     if dry_run:
-        list_parcel(config, run_dir, console, has_seeds=seeds is not None)
-        return 0
-    return submit_job(config, address, run_dir, console, resume=resume, follow=follow, ask=_ask_to_stop, seeds=seeds)
+        check_run_dir(run_dir)
+        with parcel_of(config, console, is_listed=True, has_seeds=seeds is not None):
+            return 0
 
+    def ask() -> bool:
+        return sys.stdin.isatty() and typer.confirm("stop the job, too?", default=False)
 
-def _ask_to_stop() -> bool:
-    return sys.stdin.isatty() and typer.confirm("stop the job, too?", default=False)
+    return submit_job(config, address, run_dir, console, resume=resume, follow=follow, ask=ask, seeds=seeds)
 
 
 def run_runs(address: str, console: Console) -> None:
@@ -55,7 +60,7 @@ def run_runs(address: str, console: Console) -> None:
 
 def _print_all(lines: Sequence[str], address: str, console: Console) -> None:
     for line in lines or [f"no runs at {address}"]:
-        console.print(line, soft_wrap=True, markup=False)
+        say(console, line)
 
 
 def run_stop(run: str, address: str, console: Console) -> None:
@@ -69,3 +74,23 @@ def run_stop(run: str, address: str, console: Console) -> None:
     from cluster.launch.jobs import stop_job
 
     stop_job(address, Path(run), console)
+
+
+def run_attach(address: str, run: str | None) -> None:
+    """`spag-ray attach`: returns when the session is closed; the run continues."""
+    from cluster.console import attach, session
+
+    with session(address):
+        attached = attach(run=run)
+        _interact({"run": attached}, f"run = {attached}\nhelp(run) says what it can do")
+
+
+def _interact(names: dict[str, object], banner: str) -> None:
+    """IPython if it is installed, else Python's own prompt."""
+    try:
+        from IPython import start_ipython
+    except ImportError:
+        code.interact(banner, local=names, exitmsg="")
+        return
+    print(banner)
+    start_ipython(argv=["--no-banner"], user_ns=names)

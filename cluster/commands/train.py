@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import ray
@@ -13,8 +14,9 @@ from rich.console import Console
 from cluster.checks.cluster_checks import check_cluster
 from cluster.commands.report import report_finished
 from cluster.launch.jobs import check_run_dir
-from cluster.launch.placed_run import Prepared, idle_values, placed_run, prepare, said_on, stream_hint, watch_run
+from cluster.launch.placed_run import Prepared, idle_values, placed_run, prepare, stream_hint, watch_run
 from cluster.monitor.tables import evaluation_tables, guess_tables, head_to_head_lines, outcome_table
+from cluster.monitor.terminal import say
 from cluster.monitor.train_log import TrainLog, printed_on
 from cluster.runtime.ray_session import get, is_job, ray_session
 from cluster.runtime.run_folder import check_is_run, make_run_folder, with_kept_dtypes
@@ -40,7 +42,7 @@ def run_training(config: RunConfig, folder: Path, console: Console, resume: bool
             _train(config, folder, console, None, log)
             return
         check_is_run(folder)
-        with held(folder, said_on(console)) as lease:
+        with held(folder, partial(say, console)) as lease:
             log.open(folder)  # not before: the folder may be that of a run that is alive
             _train(with_kept_dtypes(config, folder), folder, console, lease, log)
 
@@ -49,18 +51,14 @@ def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease
     """`lease`: of the folder of a run that resumes; None for a new one."""
     prepared = prepare(config, folder, resume=lease is not None)
     for line in _advice(config, prepared):
-        console.print(line, soft_wrap=True, markup=False)
+        say(console, line)
     with ray_session(config.cluster):
         for warning in check_cluster(config, prepared.model, folder):
-            console.print(f"warning: {warning}", soft_wrap=True, markup=False)
+            say(console, f"warning: {warning}")
         folder = make_run_folder(folder, config) if lease is None else lease.folder
         log.open(folder)
-        console.print(f"run folder: {folder}", soft_wrap=True, markup=False)
-        console.print(
-            f"model: {prepared.model}; {'; '.join(_splits(config, prepared))}",
-            soft_wrap=True,
-            markup=False,
-        )
+        say(console, f"run folder: {folder}")
+        say(console, f"model: {prepared.model}; {'; '.join(_splits(config, prepared))}")
         again = (
             f"to continue: spag-ray {shlex.join(['train', f'{folder}/config.yaml', '--run-dir', str(folder)])} --resume"
         )
@@ -82,17 +80,13 @@ def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease
         own = of_game(results, name)
         console.print(outcome_table(own, its))
         for line in filter(None, (cooperative_note(config.of_game(name)), *head_to_head_lines(own, its))):
-            console.print(line, soft_wrap=True, markup=False)
+            say(console, line)
     for table in guess_tables(read_held_out(folder / "metrics.jsonl"), names):
         console.print(table)
     if (folder / EVALUATIONS).exists():
         for table in evaluation_tables(read_evaluations(folder / EVALUATIONS)):
             console.print(table)
-    console.print(
-        f"models: {folder}/models   metrics: {folder}/metrics.jsonl   games: {folder}/episodes",
-        soft_wrap=True,
-        markup=False,
-    )
+    say(console, f"models: {folder}/models   metrics: {folder}/metrics.jsonl   games: {folder}/episodes")
     report_finished(folder, console)
 
 
@@ -126,5 +120,5 @@ def _said_if_interrupted(again: str, console: Console) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        console.print(f"interrupted; {again}", soft_wrap=True, markup=False)
+        say(console, f"interrupted; {again}")
         raise

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,9 @@ from rich.console import Console
 from cluster.commands.report import decoder
 from cluster.serve.guard import Guard
 from cluster.serve.live import live_runs, make_live_app
-from cluster.serve.server import address_of, bound, serve_app
+from cluster.serve.server import address_of, bound, serve_app, token_for
 from spag_ray.errors import ConfigError, InputError
-from spag_ray.host.addresses import is_loopback, looks_like_address
+from spag_ray.host.addresses import looks_like_address
 from spag_ray.results.report.files import read_files
 
 
@@ -38,19 +37,13 @@ def run_watch_web(targets: Sequence[str], wanted: PageWanted, run: str | None, o
     for target in targets:
         if not Path(target).exists() and looks_like_address(target):
             raise ConfigError(f"--web reads the folder of a run; {target} is an address: give the run's folder")
-    is_local = is_loopback(wanted.host)
-    if not is_local and not wanted.allow_network:
-        raise ConfigError(
-            f"--host {wanted.host} would show the runs and their games to other machines; if you want that, add "
-            "--allow-network: a token is then needed"
-        )
+    token = token_for(wanted.host, wanted.allow_network, "show the runs and their games to other machines")
     folders = [Path(target) for target in targets]
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise InputError("a run is named twice; name each once")
     for folder in folders:
         read_files(folder)
     runs, curves = live_runs(folders, [decoder(folder, console) for folder in folders])
-    token = None if is_local else secrets.token_urlsafe(24)
     app = make_live_app(runs, curves, Guard(token, inline_styles=True))
     with bound(wanted.host, wanted.port) as listening, contextlib.suppress(KeyboardInterrupt):
         address = address_of(wanted.host, listening, token)

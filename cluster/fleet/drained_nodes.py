@@ -45,7 +45,7 @@ class DrainedNodes:
             return
         self._save_for(draining)
         with self._fleet.roster.lock:
-            up = [(each, each.process) for each in self._fleet.records if each.is_up]
+            up = [(each, each.process) for each in self._fleet.roster.records if each.is_up]
         on_nodes = [(record, engine, node_of(engine.handle)) for record, engine in up]
         staying = {
             each.pool for each, _, node in on_nodes if node not in draining and each.may_play and not each.leaving
@@ -72,7 +72,7 @@ class DrainedNodes:
             return
         while node in alive() and not self._fleet.tasks.is_stopped:
             time.sleep(1.0)
-        self._fleet.bring_back(record)
+        self._fleet.replace(record)
 
 
 def alive() -> Set[str]:

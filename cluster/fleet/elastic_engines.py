@@ -47,9 +47,9 @@ class ElasticEngines:
     def scale(self) -> None:
         if self._changing is not None and self._changing.is_alive():
             return
-        num_pending, in_thread = self._fleet.num_pending(), self._fleet.tasks.start
+        num_pending, in_thread = self._fleet.heartbeats.num_pending, self._fleet.tasks.start
         for policy, scaling in self._scaling.items():
-            records = [each for each in self._fleet.records if each.learner is policy and each.is_up]
+            records = [each for each in self._fleet.roster.records if each.learner is policy and each.is_up]
             num_turns = sum(num_pending.get(each.name, 0) for each in records)
             step = scaling.step(Load(len(records), num_turns, self.learner_waits), time.monotonic())
             extra = [each for each in records if each.is_extra]

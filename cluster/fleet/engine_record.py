@@ -1,8 +1,4 @@
-"""What a run knows of one engine, and the states that an engine goes through.
-
-    starting ──> behind ──> playing <──> draining
-        │          │          │             │          any but retired ──> lost ──> starting (its next life)
-        │          └──────> asleep <────────┘          any             ──> retired
+"""What a run knows of one engine, and the states that an engine goes through (drawn in docs/architecture.md).
 
 `lost` is an engine that died or was stopped: another one starts in its slot. `retired` is for good.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import ray
@@ -23,24 +24,16 @@ from spag_ray.config.run import RunConfig
 from spag_ray.errors import EngineError, EngineGoneError
 
 
+@dataclass(eq=False)
 class EngineStarter:
     """`tasks`: when they are stopped, so is a start. `says` is told what starts wait for."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        folder: Path,
-        arenas: Arenas,
-        reservation: Reservation,
-        tasks: Tasks,
-        says: Says = says_nothing,
-    ) -> None:
-        self._config = config
-        self._folder = folder
-        self._arenas = arenas
-        self._reservation = reservation
-        self._tasks = tasks
-        self._says = says
+    config: RunConfig
+    folder: Path
+    arenas: Arenas
+    reservation: Reservation
+    tasks: Tasks
+    says: Says = says_nothing
 
     def start(
         self, records: Sequence[EngineRecord], games_wait: bool = False, gives_up: Callable[[], bool] = lambda: False
@@ -60,20 +53,20 @@ class EngineStarter:
         try:
             for record in records:
                 handle: EngineHandle = actor.options(
-                    name=f"{record.name}-{label_of(self._folder)}",
+                    name=f"{record.name}-{label_of(self.folder)}",
                     num_cpus=config.num_cpus,
                     num_gpus=config.num_gpus,
                     max_concurrency=4096,
-                    **self._reservation.take(record.name, "engine", config.num_cpus, config.num_gpus),
-                ).remote(str(self._folder / "logs" / f"{record.name}.log"))
+                    **self.reservation.take(record.name, "engine", config.num_cpus, config.num_gpus),
+                ).remote(str(self.folder / "logs" / f"{record.name}.log"))
                 record.engine = Engine(handle, record.name, pool)
                 engines.append(record.engine)
             handles = [engine.handle for engine in engines]
-            with self._arenas.waiting_for_room(pool, policy, names) if games_wait else contextlib.nullcontext():
-                self._reservation.wait_for(names, handles, config.num_cpus, config.num_gpus, gives_up)
+            with self.arenas.waiting_for_room(pool, policy, names) if games_wait else contextlib.nullcontext():
+                self.reservation.wait_for(names, handles, config.num_cpus, config.num_gpus, gives_up)
             starts = [
                 engine.handle.start.remote(
-                    records[0].model, config, engine.name, 0, self._config.seed + index, self._config.channel
+                    records[0].model, config, engine.name, 0, self.config.seed + index, self.config.channel
                 )
                 for index, engine in enumerate(engines)
             ]
@@ -82,7 +75,7 @@ class EngineStarter:
             self.end(engines)
             raise
         finally:
-            self._says(shown, None)
+            self.says(shown, None)
 
     def end(self, engines: Sequence[Engine], close_within_s: float = 0.0) -> None:
         """Kill them. With `close_within_s` they may first close their child processes."""
@@ -90,15 +83,15 @@ class EngineStarter:
             ray.wait([each.handle.close.remote() for each in engines], num_returns=len(engines), timeout=close_within_s)
         for engine in engines:
             ray.kill(engine.handle)
-            self._reservation.leave(engine.name)
+            self.reservation.leave(engine.name)
 
     def _wait_until_up(
         self, engines: Sequence[Engine], starts: Sequence[Ref[int]], shown: str, gives_up: Callable[[], bool]
     ) -> None:
         """Raises EngineError when it takes too long, an engine stops answering, or they are not to start after all.
         `shown`: what a display calls them."""
-        start_timeout_s = self._config.engine.start_timeout_s
-        silent_s = self._config.supervision.heartbeat_timeout_s
+        start_timeout_s = self.config.engine.start_timeout_s
+        silent_s = self.config.supervision.heartbeat_timeout_s
         deadline = time.monotonic() + start_timeout_s
         pulses = [Pulse(engine.handle, silent_s) for engine in engines]
         pending = list(starts)
@@ -108,23 +101,23 @@ class EngineStarter:
                 get(done)
             except ray.exceptions.RayActorError as error:
                 told = f"an engine's process ended while it started ({' '.join(str(error).split())[:300]})"
-                raise EngineGoneError(f"{told}; see {self._folder}/logs") from error
-            if self._tasks.is_stopped or gives_up():
+                raise EngineGoneError(f"{told}; see {self.folder}/logs") from error
+            if self.tasks.is_stopped or gives_up():
                 raise EngineError("the run ends, or a learner takes the devices, while an engine starts")
             if pending and time.monotonic() > deadline:
                 raise EngineError(
-                    f"no engine after engine.start_timeout_s ({start_timeout_s:.0f} s); see {self._folder}/logs"
+                    f"no engine after engine.start_timeout_s ({start_timeout_s:.0f} s); see {self.folder}/logs"
                 )
             for engine, pulse in zip(engines, pulses, strict=True):
                 if not pulse.is_felt():
                     raise EngineError(f"{engine.name} has not answered a heartbeat for {silent_s:g} s while it started")
-            self._says(shown, slowest(pulses))
+            self.says(shown, slowest(pulses))
 
     def _config_of(self, record: EngineRecord) -> EngineConfig:
         """With room for adapters: a learner's newest and the one before it, or the saved ones."""
-        lora, num_adapters = self._config.learner.lora, record.num_adapters
-        if record.learner is not None and self._config.sends_adapters:
+        lora, num_adapters = self.config.learner.lora, record.num_adapters
+        if record.learner is not None and self.config.sends_adapters:
             num_adapters = 2
         if lora is None or not num_adapters:
-            return self._config.engine
-        return self._config.engine.model_copy(update={"max_lora_rank": lora.rank, "max_adapters": num_adapters})
+            return self.config.engine
+        return self.config.engine.model_copy(update={"max_lora_rank": lora.rank, "max_adapters": num_adapters})

@@ -4,7 +4,7 @@
     sessions, elastic, drained nodes ── add, remove, retire ─┼──> Fleet ──> Roster: a record for each engine
     heartbeats, a sync that failed ── lost ──────────────────┘      └─────> Arenas.update: who plays
 
-How a lost engine is replaced: `lost` tells the arenas, and a thread (`_replace`) starts the next one in its slot, which
+How a lost engine is replaced: `lost` tells the arenas, and a thread (`replace`) starts the next one in its slot, which
 loads the weights that the others play (`_join`). Where a learner uses the devices of engines, it starts when they are
 free.
 
@@ -76,27 +76,15 @@ class Fleet:
         self._recorder = recorder
         self._restarts = restarts
         self._starter = EngineStarter(config, folder, arenas, reservation, self.tasks, says)
-        self._heartbeats = Heartbeats(config.supervision, self.roster.up, self.lost)
+        self.heartbeats = Heartbeats(config.supervision, self.roster.up, self.lost)
         self._ended: set[str] = set()  # pools that are no longer used
         self._num_added = 0
         arenas.serve(self.roster.members)
-        self.tasks.every(BEAT_S, self._heartbeats.poll, "heartbeats")
-
-    @property
-    def records(self) -> list[EngineRecord]:
-        return self.roster.records
+        self.tasks.every(BEAT_S, self.heartbeats.poll, "heartbeats")
 
     @property
     def are_asleep(self) -> bool:
         return not self.roster.awake.is_set()
-
-    def of(self, pool: str) -> list[Engine]:
-        """The engines of a pool that can be asked now."""
-        return self.roster.of(pool)
-
-    def num_pending(self) -> dict[str, int]:
-        """{engine: the turns that it had to answer at its last heartbeat}"""
-        return self._heartbeats.num_pending
 
     # Engines come and go.
 
@@ -146,13 +134,13 @@ class Fleet:
                     raise
                 told = first_line(error)
         if self._did_not_come_up(record, told):
-            self.tasks.start(f"replace-{record.name}", partial(self._replace, record))
+            self.tasks.start(f"replace-{record.name}", partial(self.replace, record))
         return record.name
 
     def remove(self, name: str) -> None:
         """Remove an engine during play: its unanswered turns are requested from others. Raises InputError for an
         unknown one."""
-        by_name = {record.name: record for record in self.records}
+        by_name = {record.name: record for record in self.roster.records}
         if name not in by_name:
             told = f"no engine is called {name!r}; there are {', '.join(by_name) or 'none'}"
             raise InputError(told + meant(name, by_name))
@@ -162,7 +150,7 @@ class Fleet:
         """Remove all engines of a pool that is no longer used; an engine that is being replaced does not come back."""
         with self.roster.lock:
             self._ended.add(pool)
-        self._leave([each for each in self.records if each.pool == pool], "its player plays no more")
+        self._leave([each for each in self.roster.records if each.pool == pool], "its player plays no more")
 
     def retire(self, record: EngineRecord, reason: str) -> bool:
         """Remove an engine between games: it gets no new one, and leaves when its games have ended. Returns False if it
@@ -181,7 +169,7 @@ class Fleet:
 
     def move_off(self, record: EngineRecord, engine: Engine, reason: str, timeout_s: float) -> bool:
         """Remove an engine between turns: its games move to others at their next turn, and it leaves when it has
-        answered those that it has, or after `timeout_s`. `bring_back` then starts another one in its slot, but not in
+        answered those that it has, or after `timeout_s`. `replace` then starts another one in its slot, but not in
         that of an extra engine. Returns False if it is gone already, and another one may be in its slot."""
         with self.roster.lock:
             if not record.is_up or record.engine is not engine:
@@ -198,14 +186,10 @@ class Fleet:
         self._recorder.record(EngineLeftLine(engine.name, record.policy, reason))
         return True
 
-    def bring_back(self, record: EngineRecord) -> None:
-        """Start another engine in the slot of one that has moved off; returns when it is there."""
-        self._replace(record)
-
     def close(self) -> None:
         """Engines first close their child processes."""
         self.tasks.stop()
-        records = self.records
+        records = self.roster.records
         try:
             for record in records:
                 self.roster.remove(record, "the run ends")
@@ -230,7 +214,7 @@ class Fleet:
         """An engine is dead, hangs, or was stopped. It gets no more requests, and is replaced unless it was extra.
         `has_failed`: whether that counts as a restart; not if it was stopped for another's fault."""
         with self.roster.lock:
-            record = next((each for each in self.records if each.name == name and each.is_up), None)
+            record = next((each for each in self.roster.records if each.name == name and each.is_up), None)
             if record is None:
                 return  # another thread has seen it first, or it has left
             self.roster.become(record, State.LOST, first_line(fault))
@@ -251,9 +235,9 @@ class Fleet:
         if record.is_extra:
             self.roster.remove(record, "the load decides whether another one comes")
         else:
-            self._replace(record, fault)
+            self.replace(record, fault)
 
-    def _replace(self, record: EngineRecord, fault: BaseException | str | None = None) -> None:
+    def replace(self, record: EngineRecord, fault: BaseException | str | None = None) -> None:
         """Start engines in the slot of a lost one until one plays, as long as the budget of restarts allows. `fault`:
         what counts as a failure; None: nothing failed."""
         while True:
@@ -314,13 +298,12 @@ class Fleet:
                 self.joined([record], max((version for _, version in saved.values()), default=0) if saved else 0)
             elif saved and None in saved and saved[None][1] == learner.version:  # it takes several players' in turn
                 self.joined([record], learner.version)
-            elif (lost := learner.catch_up(engine, self._others_play(learner))) is not None:
-                self.lose(lost)
-                self.joined([record], learner.version)
+            else:
+                others_play = bool(self.roster.of_learner(learner, State.PLAYING, State.DRAINING))
+                if (lost := learner.catch_up(engine, others_play)) is not None:
+                    self.lose(lost)
+                    self.joined([record], learner.version)
         return True
-
-    def _others_play(self, learner: LearningPolicy) -> bool:
-        return bool(self.roster.of_learner(learner, State.PLAYING, State.DRAINING))
 
     def joined(self, records: Sequence[EngineRecord], version: int) -> None:
         """These have the weights of `version`; those that waited for weights play from now on."""

@@ -29,7 +29,7 @@ class _Beat:
 
 class Heartbeats:
     """Call `poll` again and again. `engines`: those that are up; `lost` is called with the name of one that is dead or
-    stuck, and why."""
+    stuck, and why. `num_pending`: {engine: the turns that it had to answer at its last heartbeat}."""
 
     def __init__(
         self,
@@ -42,17 +42,12 @@ class Heartbeats:
         self._lost = lost
         self._hold_s = min(HOLD_S, config.heartbeat_timeout_s / 4)
         self._beats: dict[str, _Beat] = {}
-        self._num_pending: dict[str, int] = {}
-
-    @property
-    def num_pending(self) -> dict[str, int]:
-        """{engine: the turns that it had to answer at its last heartbeat}"""
-        return dict(self._num_pending)
+        self.num_pending: dict[str, int] = {}
 
     def poll(self) -> None:
         engines = {engine.name: engine for engine in self._engines()}
         self._beats = {name: self._beats.get(name) or self._ask(engine) for name, engine in engines.items()}
-        self._num_pending = {name: count for name, count in self._num_pending.items() if name in engines}
+        self.num_pending = {name: count for name, count in self.num_pending.items() if name in engines}
         calls = [beat.call for beat in self._beats.values()]
         answered = set(ray.wait(calls, num_returns=len(calls), timeout=0)[0]) if calls else set()
         for name, beat in list(self._beats.items()):
@@ -79,7 +74,7 @@ class Heartbeats:
             return f"{engine.name} could not be reached for {self._config.heartbeat_timeout_s:g} s" if is_late else None
         except ray.exceptions.RayError as error:
             return error
-        self._num_pending[engine.name] = num_pending
+        self.num_pending[engine.name] = num_pending
         if num_pending and idle_s > self._config.engine_stall_s:
             return f"{engine.name} has {num_pending} turns to answer and has answered none for {idle_s:.0f} s"
         self._beats[engine.name] = self._ask(engine)

@@ -187,12 +187,6 @@ class Publisher:
             for engine in answers.found:
                 self.reopen(engine)
 
-    def give_back(self, pool: str, newest: tuple[str, int]) -> None:
-        """Every engine of a learning policy's pool plays its newest version again, (folder, version), and nobody else;
-        replacements get it from the learner, as before."""
-        self.give(pool, {None: newest})
-        self.forget(pool)
-
     def forget(self, pool: str) -> None:
         """Replacements do not load what the pool was given last."""
         with self.fleet.updating:
@@ -276,10 +270,6 @@ class Publisher:
 
     # What was published.
 
-    def published(self) -> dict[str, int]:
-        """{policy: the newest version that engines were given, or were about to be}, in any attempt of the run."""
-        return published_in(self._lease.folder)
-
     def _note(self, versions: Mapping[str, int]) -> None:
         """Record versions before engines get them, so that no version number is used twice."""
         self._lease.check(now=True)
@@ -287,7 +277,7 @@ class Publisher:
 
 
 def published_in(folder: Path) -> dict[str, int]:
-    """{policy: the newest version that a run folder's engines were given, or were about to be}"""
+    """{policy: the newest version that a run folder's engines were given, or were about to be}, in any attempt."""
     path = folder / PUBLISHED
     found: dict[str, int] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return found

@@ -11,57 +11,16 @@ from typing import Any
 import torch
 
 # From these models' config.json. The weights are random: memory and speed depend only on the shapes.
+_KEYS = "model_type vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads"
 SHAPES: dict[str, dict[str, Any]] = {
-    "tiny": {
-        "model_type": "qwen2",
-        "vocab_size": 512,
-        "hidden_size": 128,
-        "intermediate_size": 256,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "tie_word_embeddings": True,
-    },
-    "smollm2-135m": {
-        "model_type": "llama",
-        "vocab_size": 49152,
-        "hidden_size": 576,
-        "intermediate_size": 1536,
-        "num_hidden_layers": 30,
-        "num_attention_heads": 9,
-        "num_key_value_heads": 3,
-        "tie_word_embeddings": True,
-    },
-    "qwen2.5-0.5b": {
-        "model_type": "qwen2",
-        "vocab_size": 151936,
-        "hidden_size": 896,
-        "intermediate_size": 4864,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 14,
-        "num_key_value_heads": 2,
-        "tie_word_embeddings": True,
-    },
-    "qwen2.5-1.5b": {
-        "model_type": "qwen2",
-        "vocab_size": 151936,
-        "hidden_size": 1536,
-        "intermediate_size": 8960,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 12,
-        "num_key_value_heads": 2,
-        "tie_word_embeddings": True,
-    },
-    "qwen2.5-7b": {
-        "model_type": "qwen2",
-        "vocab_size": 152064,
-        "hidden_size": 3584,
-        "intermediate_size": 18944,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 28,
-        "num_key_value_heads": 4,
-        "tie_word_embeddings": False,
-    },
+    name: dict(zip((*_KEYS.split(), "tie_word_embeddings"), values, strict=True))
+    for name, values in {
+        "tiny": ("qwen2", 512, 128, 256, 2, 4, 2, True),
+        "smollm2-135m": ("llama", 49152, 576, 1536, 30, 9, 3, True),
+        "qwen2.5-0.5b": ("qwen2", 151936, 896, 4864, 24, 14, 2, True),
+        "qwen2.5-1.5b": ("qwen2", 151936, 1536, 8960, 28, 12, 2, True),
+        "qwen2.5-7b": ("qwen2", 152064, 3584, 18944, 28, 28, 4, False),
+    }.items()
 }
 GIB = 2**30
 RANDOM_MODEL = "random-model"

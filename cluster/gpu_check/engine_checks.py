@@ -104,11 +104,6 @@ def _negated(snapshot: Any) -> Any:
     return LocalSnapshot(snapshot.version - 1, tuple(parts))
 
 
-def two_gpus(told: Told) -> Finding:
-    """The engine check with a tensor-parallel engine."""
-    return engine(told, num_gpus=2)
-
-
 def _free_gib(told: Told) -> float:
     return torch.cuda.mem_get_info()[0] / GIB if told.on_gpu else 0.0
 
@@ -132,39 +127,14 @@ def _mean_gap(told: Told, turns: list[tuple[Any, Any, Any]]) -> float:
     return sum(gaps) / len(gaps)
 
 
-def run_ipc(told: Told) -> Finding:
-    """From start to report, with the last match, in which one engine plays both models in turn."""
-    return _run(told, "ipc", *COLOCATED, "evaluation.games=8")
-
-
-def run_shared_memory(told: Told) -> Finding:
-    return _run(told, "shared_memory", *COLOCATED, *QUICK)
-
-
-def run_object_store(told: Told) -> Finding:
-    """On a CPU with the engine of transformers, whose only channel this is: vLLM's starts for half a minute there."""
-    return _run(told, "object_store", *COLOCATED, *QUICK, on_cpu=("engine.kind=transformers",))
-
-
-def run_nccl(told: Told) -> Finding:
-    """Two GPUs: the engine has one, the learner the other."""
-    return _run(told, "nccl", "placement=separate", "engine.num_gpus=1", "learner.num_gpus=1", *QUICK)
-
-
-def run_two_ranks(told: Told) -> Finding:
-    """Two GPUs: ZeRO over NCCL, colocated with two engines. With shares of 0.6 and 0.4, two engines or two ranks never
-    share a GPU."""
-    shares = (
-        "engine.num_gpus=0.6",
-        "learner.num_gpus=0.4",
-        "learner.num_ranks=2",
-        "learner.zero_stage=2",
-        "engine.num_engines=2",
-    )
-    return _run(told, "object_store", *COLOCATED, *shares, *QUICK)
-
-
 COLOCATED = ("placement=colocated", "engine.num_gpus=0.5", "learner.num_gpus=0.5")
+TWO_RANKS = (  # with these shares, two engines or two ranks never share a GPU
+    "engine.num_gpus=0.6",
+    "learner.num_gpus=0.4",
+    "learner.num_ranks=2",
+    "learner.zero_stage=2",
+    "engine.num_engines=2",
+)
 QUICK = ("engine.vllm.enforce_eager=true",)  # without compiling, without capturing graphs
 SHORT = (
     "imitation.games=32",
@@ -182,13 +152,25 @@ ON_CPU = (
     "engine.kv_cache_gib=0.1",
     "cluster.object_store_gib=0.1",
 )
+RUNS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {  # {name: (channel, keys, keys on a CPU)}
+    # From start to report, with the last match, in which one engine plays both models in turn.
+    "ipc": ("ipc", (*COLOCATED, "evaluation.games=8"), ()),
+    "shared_memory": ("shared_memory", (*COLOCATED, *QUICK), ()),
+    # On a CPU with the engine of transformers, whose only channel this is: vLLM's starts for half a minute there.
+    "object_store": ("object_store", (*COLOCATED, *QUICK), ("engine.kind=transformers",)),
+    # Two GPUs: the engine has one, the learner the other.
+    "nccl": ("nccl", ("placement=separate", "engine.num_gpus=1", "learner.num_gpus=1", *QUICK), ()),
+    # Two GPUs: ZeRO over NCCL, colocated with two engines.
+    "two learner ranks": ("object_store", (*COLOCATED, *TWO_RANKS, *QUICK), ()),
+}
 
 
-def _run(told: Told, channel: str, *overrides: str, on_cpu: Sequence[str] = ()) -> Finding:
+def run(told: Told, name: str) -> Finding:
     """The quickstart, shortened: of SmolLM2-135M, which comes with the extra `demo`; on a CPU of a tiny model."""
     from spag_ray.results.lines import SyncLine
     from spag_ray.results.metric_lines import MetricLines
 
+    channel, overrides, on_cpu = RUNS[name]
     folder = told.folder / "run"
     of_cpu = (*ON_CPU, *on_cpu, f"model={told.folder / 'tiny'}")
     if not told.on_gpu:

@@ -29,17 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.gpu_check.check import RANDOM_MODEL, SHAPES, Check, Told, model
-from cluster.gpu_check.engine_checks import (
-    ENGINE,
-    RUN,
-    engine,
-    run_ipc,
-    run_nccl,
-    run_object_store,
-    run_shared_memory,
-    run_two_ranks,
-    two_gpus,
-)
+from cluster.gpu_check.engine_checks import ENGINE, RUN, engine, run
 from cluster.gpu_check.layout_checks import layouts
 from cluster.gpu_check.learner_checks import (
     LEARNER,
@@ -59,10 +49,10 @@ MODEL = Check("model", model, 15, MODULES)
 # Those that say most first. The seconds are estimated from the parts that have been measured on one H200.
 CHECKS = (
     Check("engine", engine, 55, ENGINE),
-    Check("run ipc", run_ipc, 120, RUN, gpu_only=IN_GPU_MEMORY),
-    Check("run shared_memory", run_shared_memory, 70, RUN),
-    Check("run object_store", run_object_store, 60, RUN),
-    Check("run nccl", run_nccl, 80, RUN, num_gpus=2, gpu_only=IN_GPU_MEMORY),
+    Check("run ipc", partial(run, name="ipc"), 120, RUN, gpu_only=IN_GPU_MEMORY),
+    Check("run shared_memory", partial(run, name="shared_memory"), 70, RUN),
+    Check("run object_store", partial(run, name="object_store"), 60, RUN),
+    Check("run nccl", partial(run, name="nccl"), 80, RUN, num_gpus=2, gpu_only=IN_GPU_MEMORY),
     Check("learner ZeRO-2", partial(learner, zero_stage=2), 15, LEARNER),
     Check("learner asleep", sleep, 25, LEARNER),
     Check("attention", attention, 35, MODULES),
@@ -74,8 +64,8 @@ CHECKS = (
     Check("fresh moments", fresh_moments, 15, LEARNER, programs=CPU_ADAM),
     Check("learner with adapters asleep", partial(sleep, lora={"rank": 8}), 20, (*LEARNER, "peft")),
     Check("attention layouts", layouts, 45, MODULES),
-    Check("engine on two GPUs", two_gpus, 80, ENGINE, num_gpus=2),
-    Check("run two learner ranks", run_two_ranks, 100, RUN, num_gpus=2),
+    Check("engine on two GPUs", partial(engine, num_gpus=2), 80, ENGINE, num_gpus=2),
+    Check("run two learner ranks", partial(run, name="two learner ranks"), 100, RUN, num_gpus=2),
 )
 MINUTES = 10.0
 LIMIT = 3.0  # times its estimate, and at least MIN_LIMIT_S: a check that takes longer hangs

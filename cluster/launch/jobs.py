@@ -11,12 +11,14 @@ import datetime
 import logging
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from cluster.monitor.terminal import say
+from cluster.runtime.ray_session import first_line
 from cluster.runtime.ray_token import ClusterError, no_token, use_token
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
@@ -65,10 +67,8 @@ def submit_job(
                     "env_vars": {STOP_WAIT: str(wait_s)},  # Ray's default is 3
                 },
             )
-    console.print(f"job: {job}   run folder: {run_dir}", soft_wrap=True, markup=False)
-    console.print(
-        f"stop it: spag-ray stop {shlex.quote(str(run_dir))} --address {address}", soft_wrap=True, markup=False
-    )
+    say(console, f"job: {job}   run folder: {run_dir}")
+    say(console, f"stop it: spag-ray stop {shlex.quote(str(run_dir))} --address {address}")
     if not follow:
         return 0
     with _said_in_one_line(address):
@@ -87,15 +87,6 @@ def submitted(client: Any, **job: Any) -> str:
             time.sleep(1.0)
 
 
-def list_parcel(config: RunConfig, run_dir: Path, console: Console, has_seeds: bool = False) -> None:
-    """Print every file that would be sent to the job. Nothing is sent, and the cluster is not contacted."""
-    from cluster.launch.parcel import parcel_of  # which no job has
-
-    check_run_dir(run_dir)
-    with parcel_of(config, console, is_listed=True, has_seeds=has_seeds):
-        pass
-
-
 def stop_job(address: str, run_dir: Path, console: Console) -> None:
     """Stop the job that runs in a folder, and wait until it has ended. Raises ClusterError when there is none."""
     client = job_client(address)
@@ -106,7 +97,7 @@ def stop_job(address: str, run_dir: Path, console: Console) -> None:
             raise ClusterError(f"no job at {address} runs in {run_dir}; see `spag-ray runs --address {address}`")
         for job in running:
             client.stop_job(job.submission_id)
-            console.print(f"asked {job.submission_id} to stop", soft_wrap=True, markup=False)
+            say(console, f"asked {job.submission_id} to stop")
             wait_s = float((job.runtime_env or {}).get("env_vars", {}).get(STOP_WAIT, 0)) + ANSWER_WITHIN_S
             deadline = time.monotonic() + wait_s
             while not client.get_job_status(job.submission_id).is_terminal():
@@ -116,11 +107,7 @@ def stop_job(address: str, run_dir: Path, console: Console) -> None:
                         f"killed it: look at the cluster's head, then at {run_dir}/logs"
                     )
                 time.sleep(0.5)
-    console.print(
-        f"stopped; continue with spag-ray submit ... --run-dir {shlex.quote(str(run_dir))} --resume",
-        soft_wrap=True,
-        markup=False,
-    )
+    say(console, f"stopped; continue with spag-ray submit ... --run-dir {shlex.quote(str(run_dir))} --resume")
 
 
 def jobs_at(address: str) -> list[tuple[str, str, str]]:
@@ -145,15 +132,13 @@ def follow_job(client: Any, job: str, console: Console, ask: Callable[[], bool])
             time.sleep(0.5)
         except KeyboardInterrupt:
             if not ask():
-                console.print(
-                    f"{job} continues; see its output with `ray job logs -f {job}`", soft_wrap=True, markup=False
-                )
+                say(console, f"{job} continues; see its output with `ray job logs -f {job}`")
                 return 0
             wanted.add("STOPPED")
             client.stop_job(job)
     asyncio.run(log.show())
     info = client.get_job_info(job)
-    console.print(f"{job}: {info.status}", soft_wrap=True, markup=False)
+    say(console, f"{job}: {info.status}")
     return info.driver_exit_code if info.driver_exit_code is not None else int(str(info.status) not in wanted)
 
 
@@ -207,7 +192,7 @@ def job_client(address: str) -> Any:
             if isinstance(error, ConnectionError):
                 raise
             raise ConnectionError(
-                f"no dashboard of Ray answers there ({_first_line(error)}); its port is 8265"
+                f"no dashboard of Ray answers there ({first_line(error)}); its port is 8265"
             ) from error
 
 
@@ -220,9 +205,4 @@ def _said_in_one_line(address: str) -> Iterator[None]:
     except ray.exceptions.AuthenticationError as error:
         raise no_token(address) from error
     except (ConnectionError, RuntimeError) as error:
-        raise ClusterError(f"{address}: {_first_line(error)}") from error
-
-
-def _first_line(error: BaseException) -> str:
-    lines: Sequence[str] = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0]
+        raise ClusterError(f"{address}: {first_line(error)}") from error

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from cluster.monitor.terminal import say
 from spag_ray.config.files import named_paths, write_config
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
@@ -26,11 +27,8 @@ from spag_ray.games.registry import SHIPPED
 
 MAX_BYTES = 100 * 2**20
 PACKAGES = ("spag_ray", "actors", "learners", "cluster")
-# Of these folders a job uses only the named modules, and none of these files: it runs `train` with one configuration.
-_USED_OF = {
-    "cluster/commands": ("__init__.py", "game.py", "report.py", "train.py"),
-    "cluster/serve": ("__init__.py", "command.py"),
-}
+# Of the commands a job uses only these modules, and none of these files: it runs `train` with one configuration.
+_USED_OF_COMMANDS = ("__init__.py", "game.py", "report.py", "train.py")
 _UNUSED = (
     "cluster/checks/own_game.py",
     "cluster/checks/new_game.txt",
@@ -56,7 +54,7 @@ _ONLY_FOR = {  # what not every job does: files and folders that no other job us
     "openspiel": ("spag_ray/games/openspiel_game.py",),
     "textarena": tuple(f"spag_ray/games/textarena_{part}.py" for part in ("game", "moves", "table")),
 }
-_UNUSED_FOLDERS = ("cluster/gpu_check", "spag_ray/results/export")
+_UNUSED_FOLDERS = ("cluster/gpu_check", "cluster/serve", "spag_ray/results/export")
 
 
 @contextlib.contextmanager
@@ -87,7 +85,7 @@ def parcel_of(config: RunConfig, console: Console, is_listed: bool = False, has_
         for path in left_out(config):
             console.print(f"left out: {path}", soft_wrap=True, markup=False, highlight=False)
         verb = "would send" if is_listed else "sending"
-        console.print(f"{verb} {len(sizes)} files, {total / 2**20:.1f} MiB", soft_wrap=True, markup=False)
+        say(console, f"{verb} {len(sizes)} files, {total / 2**20:.1f} MiB")
         yield folder
 
 
@@ -122,14 +120,12 @@ def package_files(needs: Container[str] = ()) -> list[tuple[Path, Path]]:
 
 def is_sent(file: Path, needs: Container[str] = ()) -> bool:
     """Whether a job with these needs may use this file: not other commands and what they alone use, shipped
-    configurations of runs, the checks of GPUs, which start runs of their own, nor the servers of pages but for what the
-    command line imports."""
+    configurations of runs, the checks of GPUs, which start runs of their own, nor the servers of pages."""
     for name, files in _ONLY_FOR.items():
         if any(map(file.is_relative_to, files)):
             return name in needs
-    for folder, used in _USED_OF.items():
-        if file.is_relative_to(folder):
-            return file.name in used
+    if file.is_relative_to("cluster/commands"):
+        return file.name in _USED_OF_COMMANDS
     is_of_a_run = file.parent == Path("configs") and file.suffix == ".yaml"
     return not (is_of_a_run or any(map(file.is_relative_to, _UNUSED_FOLDERS)) or file.as_posix() in _UNUSED)
 

@@ -20,6 +20,7 @@ from cluster.checks.known_checks import mark_of
 from cluster.checks.preflight import check_files, check_run, check_with_imports
 from cluster.handles import Ref
 from cluster.monitor.progress import watch
+from cluster.monitor.terminal import say
 from cluster.planning.micro_batches import with_planned_learner
 from cluster.planning.model_size import model_size
 from cluster.planning.reservation import free, reservation_of
@@ -237,10 +238,6 @@ def _wait_for_the_end(processes: Sequence[psutil.Process], seconds: float = 5.0)
     psutil.wait_procs(left, timeout=seconds)
 
 
-def said_on(console: Console) -> Callable[[str], None]:
-    return lambda text: console.print(text, soft_wrap=True, markup=False)
-
-
 def watch_run(
     run: RunHandle,
     ending: Ref[Any],
@@ -260,11 +257,8 @@ def watch_run(
         if notice and not was_told:
             was_told = True
             run.stop_soon.remote(stop_within_s - margin)  # first: whoever reads what is printed may have gone
-            console.print(
-                f"asked to stop: saves a checkpoint if that fits into {stop_within_s:g} s (Ctrl-C ends it at once)",
-                soft_wrap=True,
-                markup=False,
-            )
+            told = f"saves a checkpoint if that fits into {stop_within_s:g} s (Ctrl-C ends it at once)"
+            say(console, f"asked to stop: {told}")
         if notice and time.monotonic() - notice[0] > stop_within_s - margin:
             return True
         return bool(ray.wait([ending], timeout=seconds)[0])

@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from cluster.monitor.terminal import say, table_of
 from cluster.runtime.output_files import told_apart_paths
 from spag_ray.errors import InputError, meant
 from spag_ray.game.rules import Outcome, Role
@@ -48,7 +48,7 @@ def print_comparison(run_dirs: Sequence[Path], metrics: Sequence[str]) -> None:
     console.print(comparison_table(found))
     if len(run_dirs) == 2 and not metrics:
         for line in paired(*run_dirs):
-            console.print(line, soft_wrap=True, markup=False)
+            say(console, line)
 
 
 def figures_of(folder: Path) -> dict[str, float]:
@@ -143,11 +143,9 @@ def last_values(folder: Path, metrics: Sequence[str]) -> dict[str, float]:
 def comparison_table(runs: Mapping[str, Mapping[str, float]]) -> Table:
     """`runs`: {name: its figures}. The last column is over the runs that have a figure, with the 95 % interval of their
     mean by Student's t, from two runs on."""
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column("")
-    for name in told_apart_paths([Path(name) for name in runs]):
-        table.add_column(escape(name), justify="right", no_wrap=True)
-    table.add_column("mean [95 %]", justify="right", no_wrap=True)
+    names = [escape(name) for name in told_apart_paths([Path(name) for name in runs])]
+    table = table_of("", [""], [*names, "mean [95 %]"])
+    table.columns[0].no_wrap = False
     for figure in dict.fromkeys(name for figures in runs.values() for name in figures):
         values = [figures.get(figure) for figures in runs.values()]
         mean, low, high = interval([value for value in values if value is not None])

@@ -185,12 +185,12 @@ def _machine(view: RunView, width: int) -> list[Text]:
         if published.broken_channels:
             line.append("through the object store: the channel failed  ")
         lines.append(_with_curve(line, view.sync_seconds if policy == "policy" else (), width))
-    if (waiting := view.waiting) is not None:
-        line = _labelled("buffer").append(f"{waiting.num_episodes} waiting, the oldest for {waiting.oldest_s:.0f} s")
-        if waiting.permits is not None:
-            line.append(f"; {waiting.permits} permits free, {waiting.num_evicted} too old to train on")
+    if (buffer := view.buffer) is not None:
+        line = _labelled("buffer").append(f"{buffer.waiting} waiting, the oldest for {buffer.oldest_s:.0f} s")
+        if buffer.permits_free is not None:
+            line.append(f"; {buffer.permits_free} permits free, {buffer.evicted or 0} too old to train on")
         lines.append(line)
-        lines += _staleness(waiting.lags, width)
+        lines += _staleness(buffer.lags, width)
     if (iteration := view.iteration) is not None:
         shares = {name: value / max(iteration.seconds, 1e-9) for name, value in iteration.parts.items()}
         told = ", ".join(f"{name} {share:.0%}" for name, share in shares.items() if share >= 0.01)

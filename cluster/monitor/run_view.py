@@ -78,18 +78,6 @@ class Learning:
                 self.curves.setdefault(name, deque(maxlen=MAX_POINTS)).append(value)
 
 
-@dataclass(frozen=True)
-class Waiting:
-    """The buffer. `lags`: {versions behind: episodes that were trained on}. `lags`, `permits` and `num_evicted` are
-    those of a stream."""
-
-    num_episodes: int
-    oldest_s: float
-    permits: int | None
-    num_evicted: int
-    lags: Mapping[int, int]
-
-
 class Learned:
     """How many rounds, or versions of a stream, were trained on and published, and how long each took."""
 
@@ -176,7 +164,7 @@ class RunView:
         self.doing = "starting"
         self.learning: dict[str, Learning] = {}
         self.published: dict[str, SyncReport] = {}
-        self.waiting: Waiting | None = None
+        self.buffer: BufferLine | None = None
         self.iteration: IterationLine | None = None
         self.sync_seconds: deque[float] = deque(maxlen=MAX_POINTS)
         self.tokens_per_s: deque[float] = deque(maxlen=MAX_POINTS)
@@ -253,7 +241,7 @@ class RunView:
                 self.sync_seconds.append(line.report.seconds)
                 self._learned.published(at)
             case BufferLine():
-                self.waiting = Waiting(line.waiting, line.oldest_s, line.permits_free, line.evicted or 0, line.lags)
+                self.buffer = line
             case PlayLine():
                 self._take_play(line)
             case GamesLine():

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from cluster.monitor.terminal import plain
+from cluster.monitor.terminal import plain, table_of
 from spag_ray.errors import InputError
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.evaluations import PAPER_METRICS, PAPER_SCORES, Evaluation, scale_of, score_text
@@ -33,10 +32,7 @@ def outcome_table(matches: Sequence[Match], game: GameNames) -> Table:
         ("breach+tie", (*breaches, Outcome.TIED)),
     )
     title = f"{game.held_out}: % of games won by each seat, rule violations, ties [95% interval]"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column(" v ".join(seats.values()), no_wrap=True)
-    for heading, _ in columns:
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = table_of(title, [" v ".join(seats.values())], [heading for heading, _ in columns])
     for match in matches:
         games = len(match.games)
         cells = []
@@ -64,22 +60,18 @@ def guess_tables(lines: Sequence[HeldOutLine], names: NamesByGame) -> list[Table
 def _guess_table(lines: Sequence[HeldOutLine], game: GameNames) -> Table:
     if not game.has_words:
         title = f"Held-out scenarios of {escape(plain(game.name))}: what the seat that guesses could have known"
-        table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
-        table.add_column(f"{_seats(game)[Role.ATTACKER]} v {_seats(game)[Role.DEFENDER]}", no_wrap=True)
-        table.add_column("at its last turn", justify="right", no_wrap=True)
+        table = table_of(title, [" v ".join(_seats(game).values())], ["at its last turn"])
         for line in lines:
             table.add_row(Stage.parse(line.stage).title, _known(line))
         return table
     title = "Held-out words: guesses, traps, and what the defender could have known"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0), caption_justify="left")
+    table = table_of(title, ["attacker v defender"], ["right guesses", "traps", "could have known"])
+    table.caption_justify = "left"
     table.caption = (
         "right guesses: of all guesses that defenders made\n"
         "traps: attackers' wins in which the defender said the word without noticing\n"
         "could have known: probability that a guess at the defender's last turn is right"
     )
-    table.add_column("attacker v defender", no_wrap=True)
-    for heading in ("right guesses", "traps", "could have known"):
-        table.add_column(heading, justify="right", no_wrap=True)
     for line in lines:
         found = line.report
         table.add_row(
@@ -124,10 +116,7 @@ def _win_table(matches: Sequence[Match], names: Sequence[str], game: GameNames) 
     first, second = _seats(game).values()
     heading = escape(plain(game.title(Role.ATTACKER)))
     title = f"{heading}'s score in % against each {second} [95% interval; ties count half], games"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column(first, no_wrap=True)
-    for name in names:
-        table.add_column(f"v {name}", justify="right", no_wrap=True)
+    table = table_of(title, [first], [f"v {name}" for name in names])
     for attacker in names:
         cells = []
         for defender in names:
@@ -148,9 +137,7 @@ def _player_table(matches: Sequence[Match], names: Sequence[str], game: GameName
         f"Each seat: rating against its other players (Elo's scale, mean 0 [95%, by {game.scenario}]; "
         f"from {MIN_WORDS} {game.scenarios} on), breaches and ties in %, turns until a win"
     )
-    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
-    for heading in ("player", "seat", "rating", "own breaches", "ties", "turns to win"):
-        table.add_column(heading, justify="left" if heading in ("player", "seat") else "right", no_wrap=True)
+    table = table_of(title, ["player", "seat"], ["rating", "own breaches", "ties", "turns to win"])
     for name in names:
         for role in Role:
             own = [match for match in matches if name == (match.attacker, match.defender)[role is Role.DEFENDER]]
@@ -201,13 +188,7 @@ def evaluation_tables(rows: Sequence[Evaluation]) -> list[Table]:
 
 
 def _table(rows: Sequence[Evaluation], columns: Sequence[tuple[str, str]]) -> Table:
-    table = Table(
-        title="Tasks: score ± standard error, shares in %",
-        title_justify="left",
-        box=box.SIMPLE,
-        padding=(0, 1, 0, 0),
-    )
-    table.add_column("stage", no_wrap=True)
+    table = table_of("Tasks: score ± standard error, shares in %", ["stage"])
     for task, metric in columns:
         table.add_column(f"{task}\n{metric}", justify="right", overflow="fold")
     found = {(row.stage, row.task, row.metric): row for row in rows}

@@ -1,4 +1,4 @@
-"""Curves and bars of block characters for a terminal, and safe display of untrusted text.
+"""Lines, tables, curves and bars for a terminal, and safe display of untrusted text.
 
 >>> sparkline([1, 2, 3, 8], 10), bar(0.4, 5), duration(3725)
 ('▁▂▃█', '██   ', '1:02:05')
@@ -6,7 +6,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
 
 _LEVELS = "▁▂▃▄▅▆▇█"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -20,6 +24,21 @@ def plain(text: object, most: int = 400) -> str:
     the direction of writing."""
     shown = str(text)[:most].replace("\n", " ").replace("\t", " ")
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in shown)
+
+
+def say(console: Console, text: str) -> None:
+    """A line that is not wrapped, so that a path or a command in it can be copied, and in which nothing is markup."""
+    console.print(text, soft_wrap=True, markup=False)
+
+
+def table_of(title: str, left: Sequence[str], right: Sequence[str] = ()) -> Table:
+    """A table with these columns, by where their cells stand; none of them is wrapped. "": no title."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for heading in left:
+        table.add_column(heading, no_wrap=True)
+    for heading in right:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
 
 
 def duration(seconds: float) -> str:

@@ -1,7 +1,7 @@
 """`spag-ray watch`: a live view of a run, from the files of its folder or over Ray Client; it never changes the run.
 
 folder  reads metrics.jsonl (new lines), evaluations.json and ended.json; works on any machine that sees the folder
-ray://  asks the run for lines of metrics.jsonl, its progress in a stage, and its notes
+ray://  commands/watch.py asks the run for lines of metrics.jsonl, its progress in a stage, and its notes
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,9 +17,8 @@ from rich.live import Live
 from rich.text import Text
 
 from cluster.monitor.frame import frame, headline
-from cluster.monitor.run_view import KINDS, RunView
+from cluster.monitor.run_view import RunView
 from cluster.monitor.terminal import ASCII
-from cluster.types import Progress
 from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import InputError, SpagError, meant_path
@@ -81,58 +79,6 @@ class FolderSource:
                         KeyError, TypeError, ValueError, AttributeError, ArithmeticError
                     ):  # a row of another version
                         self._view.evaluated(row)
-
-
-class Shown(Protocol):
-    """The part of a session's status that is used here."""
-
-    @property
-    def progress(self) -> Progress: ...
-
-
-class Attached(Protocol):
-    """A run in a session (console.AttachedRun)."""
-
-    name: str
-
-    @property
-    def config(self) -> RunConfig: ...
-    def status(self) -> Shown: ...
-    def metrics(self, kind: str | None = None, n: int = 100) -> list[dict[str, Any]]: ...
-
-
-class AttachedSource:
-    """Asks the run over Ray Client."""
-
-    def __init__(self, run: Attached) -> None:
-        self._run = run
-        self._view = RunView(run.name, run.config)
-        self._newest: dict[str, Any] | None = None
-
-    def look(self) -> RunView:
-        from cluster.runtime.ray_session import ClusterError
-
-        try:
-            for line in self._new():
-                self._view.take(line)
-            self._view.progress = self._run.status().progress
-        except ClusterError:
-            self._view.end = "the run has ended; its folder says how"
-        except ConnectionError:
-            self._view.end = "the cluster no longer answers"
-        return self._view
-
-    def _new(self) -> Iterator[dict[str, Any]]:
-        """First the last lines of each kind; later the lines after the newest one that was seen."""
-        if self._newest is None:
-            lines = [line for kind in KINDS for line in self._run.metrics(kind, 400)]
-            lines.sort(key=lambda line: line["time"])
-        else:
-            lines = self._run.metrics(n=200)
-            if self._newest in lines:
-                lines = lines[lines.index(self._newest) + 1 :]
-        self._newest = lines[-1] if lines else self._newest
-        yield from lines
 
 
 def watch(source: Source, console: Console, once: bool) -> None:

@@ -23,7 +23,7 @@ from cluster.planning.memory import (
 )
 from cluster.planning.micro_batches import planned_line, with_planned_learner
 from cluster.planning.model_size import ModelSize, kv_heads, model_size
-from cluster.planning.placement import ActorSpec, actors_of, has_last_match, match_actors, num_later_stages, totals
+from cluster.planning.placement import ActorSpec, actors_of, has_last_match, match_actors, num_later_stages
 from learners.deepspeed_config import deepspeed_config, is_offloaded
 from spag_ray.channels.base import CHANNELS
 from spag_ray.config.parts import ModelShape
@@ -38,13 +38,11 @@ class Schedule:
 
     imitation_games: int | None
     imitation_steps: int | None
-    rounds: int
     games: int
     versions: int
     steps: int
     evaluation_games: int
     permits: int | None
-    max_lag: int | None
 
 
 @dataclass(frozen=True)
@@ -76,14 +74,6 @@ class Plan:
     disk: Disk | None
     store_bytes: int
     chosen: str | None
-
-    @property
-    def num_cpus(self) -> float:
-        return totals(self.actors)[0]
-
-    @property
-    def num_gpus(self) -> float:
-        return totals(self.actors)[1]
 
     @property
     def sequences(self) -> int | None:
@@ -133,25 +123,23 @@ def make_schedule(config: RunConfig) -> Schedule:
     games = self_play.rounds * self_play.games_per_round
     most = self_play.games_per_round + self_play.refill_agreeing * config.words.games_per_word
     versions, steps = self_play.rounds, self_play.rounds * -(-most // self_play.batch_games)
-    permits = max_lag = None
+    permits = None
     if config.schedule == "stream":
-        per_version, max_lag = config.stream.games_per_version, config.stream.max_lag
+        per_version = config.stream.games_per_version
         versions = games // per_version
         steps = versions * max(1, per_version // self_play.batch_games)
         fresh = -(-per_version // config.stream.reuse)  # the others were trained on before
-        games, permits = versions * fresh, (max_lag + 1) * fresh
+        games, permits = versions * fresh, (config.stream.max_lag + 1) * fresh
     num_evaluated = 1 + int(imitation.enabled) + self_play.rounds + 2 * has_last_match(config)
     num_matches = sum(2 * num_later_stages(config, opponent) for opponent in config.evaluation.against)
     return Schedule(
         imitation_games=imitation_games,
         imitation_steps=imitation_steps,
-        rounds=self_play.rounds,
         games=games,
         versions=versions + int(imitation.enabled),
         steps=steps,
         evaluation_games=num_evaluated * config.evaluation.games + num_matches * config.evaluation.num_against_games,
         permits=permits,
-        max_lag=max_lag,
     )
 
 

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from cluster.planning.memory import GIB, Part, bytes_of
-from cluster.planning.placement import ActorSpec, has_last_match
+from cluster.planning.placement import ActorSpec, has_last_match, totals
 from cluster.planning.plan import Plan, make_plan, plan_faults, plan_notes
 from cluster.planning.plan_checks import check_plan
 from spag_ray.channels.base import AUTO, CHANNELS
@@ -55,7 +55,8 @@ def _actors(plan: Plan) -> Iterator[str]:
     for spec in plan.actors:
         yield _actor(spec)
     count = sum(spec.count for spec in plan.actors)
-    yield f"{'  total':<44}{count:>6}{plan.num_cpus:>12g}{plan.num_gpus:>12g}"
+    num_cpus, num_gpus = totals(plan.actors)
+    yield f"{'  total':<44}{count:>6}{num_cpus:>12g}{num_gpus:>12g}"
     if plan.match:
         yield "  at the end, in place of the learners, for matches against an earlier model:"
         for spec in plan.match:
@@ -67,7 +68,7 @@ def _actor(spec: ActorSpec) -> str:
 
 
 def _schedule(plan: Plan) -> Iterator[str]:
-    config, schedule = plan.config, plan.schedule
+    config, schedule, rounds = plan.config, plan.schedule, plan.config.self_play.rounds
     yield f"schedule  {config.schedule}, placement {config.placement}, policies {config.policies}"
     if config.imitation.enabled:
         scripted = schedule.imitation_games is not None
@@ -75,7 +76,7 @@ def _schedule(plan: Plan) -> Iterator[str]:
         steps = "" if schedule.imitation_steps is None else f", {schedule.imitation_steps} learner steps"
         yield f"  imitation   {games}, {config.imitation.batch_games} a step{steps}"
     yield (
-        f"  self-play   {schedule.rounds} rounds, {schedule.games:,} games, at most {schedule.steps:,} learner steps "
+        f"  self-play   {rounds} rounds, {schedule.games:,} games, at most {schedule.steps:,} learner steps "
         f"of {config.self_play.batch_games} games"
     )
     for line in filter(None, map(payoffs_line, config.each_game)):
@@ -85,15 +86,15 @@ def _schedule(plan: Plan) -> Iterator[str]:
     yield f"  versions    {schedule.versions} published, over sync.channel {_channel(config)}"
     if schedule.permits is not None:
         flying = config.self_play.games_in_flight * config.self_play.num_arenas
-        yield f"  permits     {schedule.permits} games (max_lag {schedule.max_lag}), {flying} in flight at once"
+        yield f"  permits     {schedule.permits} games (max_lag {config.stream.max_lag}), {flying} in flight at once"
     yield f"  evaluation  {schedule.evaluation_games} games on held-out words, the last match included"
     if config.plays_in_turn and (config.evaluation.against or has_last_match(config)):
         yield "              earlier stages play on the run's engines, which take both players' weights in turn"
     if config.evaluation.tasks:
-        when = f"each of {1 + int(config.imitation.enabled) + schedule.rounds} stages"
+        when = f"each of {1 + int(config.imitation.enabled) + rounds} stages"
         if config.evaluation.task_stages == "ends":
             first = "imitation" if config.imitation.enabled else "the start"
-            when = f"{first} and the last round" if schedule.rounds else first
+            when = f"{first} and the last round" if rounds else first
         yield f"  tasks       after {when}: {', '.join(config.evaluation.tasks)}"
 
 

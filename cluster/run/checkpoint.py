@@ -70,25 +70,18 @@ class Checkpoints:
     def to_resume(self) -> tuple[Path, RunState] | None:
         """The newest complete one, or None. Raises RunFolderError if a checkpoint is complete but cannot be read: an
         older one must not take its place in silence."""
-        complete: list[tuple[int, Path, RunState]] = []
         for path, state in self._marked():
-            if isinstance(state, RunState):
-                complete.append((state.order, path, state))
-            else:
+            if isinstance(state, str):
                 raise RunFolderError(
-                    f"{self._folder}: checkpoint {path.name} is complete but cannot be read: {state.reason}. Nothing "
+                    f"{self._folder}: checkpoint {path.name} is complete but cannot be read: {state}. Nothing "
                     "was removed. Resume with the version that wrote it, or when the disk is back; to continue from an "
                     "older checkpoint, move it away"
                 )
-        return max(complete, key=lambda each: each[0])[1:] if complete else None
+        return self.newest()
 
     def newest(self) -> tuple[Path, RunState] | None:
         """The newest complete one that can be read, or None."""
-        found = [(state.order, path, state) for path, state in self._complete()]
-        if not found:
-            return None
-        _, path, state = max(found, key=lambda each: each[0])
-        return path, state
+        return max(self._complete(), key=lambda each: each[1].order, default=None)
 
     def newest_bytes(self) -> int:
         """The size of the newest complete one; 0 if there is none."""
@@ -199,49 +192,43 @@ class Checkpoints:
     def _complete(self) -> list[tuple[Path, RunState]]:
         return [(path, state) for path, state in self._marked() if isinstance(state, RunState)]
 
-    def _marked(self) -> Iterator[tuple[Path, RunState | _Unreadable]]:
-        """Every checkpoint but the incomplete ones."""
+    def _marked(self) -> Iterator[tuple[Path, RunState | str]]:
+        """Every checkpoint but the incomplete ones; in place of a state that cannot be read, the reason."""
         for path in sorted(self._folder.glob("*")) if self._folder.is_dir() else []:
             try:
                 if path.is_symlink() and not path.exists():
-                    state: RunState | _Unreadable | None = _Unreadable("it is a link to a folder that is not there")
+                    state: RunState | str | None = "it is a link to a folder that is not there"
                 else:
                     state = _read(path)
             except (FileNotFoundError, NotADirectoryError):  # the mark, or a file that it names; or no checkpoint
                 continue
             except OSError as error:
-                state = _Unreadable(error.strerror or type(error).__name__)
+                state = error.strerror or type(error).__name__
             if state is not None:
                 yield path, state
 
 
-@dataclass(frozen=True)
-class _Unreadable:
-    """A checkpoint that its mark calls complete, and why it cannot be read."""
-
-    reason: str
-
-
-def _read(path: Path) -> RunState | _Unreadable | None:
-    """The state of a marked checkpoint; None if a file has another size than its mark says. Raises OSError."""
+def _read(path: Path) -> RunState | str | None:
+    """The state of a marked checkpoint, or why it cannot be read; None if a file has another size than its mark says.
+    Raises OSError."""
     found: dict[str, Any] = {}
     for name in (_MARK, _STATE):
         try:
             found[name] = json.loads((path / name).read_text(encoding="utf-8"))
         except ValueError as error:
-            return _Unreadable(f"its {name} is not JSON ({error})")
+            return f"its {name} is not JSON ({error})"
         if not isinstance(found[name], dict):
-            return _Unreadable(f"its {name} is no mapping")
+            return f"its {name} is no mapping"
         if name == _MARK:
             if not isinstance(sizes := found[_MARK].get("sizes"), dict):
-                return _Unreadable(f"its {_MARK} has no sizes")
+                return f"its {_MARK} has no sizes"
             if any((path / file).stat().st_size != size for file, size in sizes.items()):
                 return None
     state = found[_STATE]
     if (written := state.pop("format", None)) != FORMAT:
-        return _Unreadable(f"its format is {written}, this version reads {FORMAT}")
+        return f"its format is {written}, this version reads {FORMAT}"
     if unknown := sorted(state.keys() - {each.name for each in fields(RunState)}):
-        return _Unreadable(f"its {_STATE} has the unknown key {unknown[0]!r}")
+        return f"its {_STATE} has the unknown key {unknown[0]!r}"
     return RunState(**named_state(state, path.parent.parent))
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import ray
 
 from actors.arena import Rules
+from actors.models import load_tokenizer
 from cluster.buffer.buffer_actor import BufferActor, BufferHandle
 from cluster.buffer.buffer_client import Buffer
 from cluster.buffer.buffer_metrics import BufferMetrics
@@ -25,7 +25,7 @@ from cluster.rollout.arenas import Arenas
 from cluster.run.control import RunControl
 from cluster.run.health import Health
 from cluster.runtime.output_files import label_of
-from cluster.runtime.without_torch import tokenizer_without_torch
+from cluster.runtime.without_torch import without_torch
 from cluster.schedules.collapse_watch import CollapseWatch
 from cluster.schedules.exploitability import Exploitability
 from cluster.schedules.frozen import FrozenOpponents
@@ -40,20 +40,19 @@ from cluster.tracking.callbacks import Callbacks
 from cluster.tracking.recorder import Recorder
 from cluster.tracking.time_split import TimeSplit
 from spag_ray.config.run import RunConfig
-from spag_ray.game.protocol import SEATS, Solved, guesser_of, seat_to_move
+from spag_ray.game.protocol import SEATS, Game, Solved, guesser_of, seat_to_move
 from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Role
 from spag_ray.game.words import WordsOfGame, WordStream
 from spag_ray.games.of_config import Scenarios, renderer_of
 from spag_ray.games.taboo.decks import Deck
 from spag_ray.host.folder_lease import FolderLease, Heartbeat
-from spag_ray.results.game_names import names_by_game, names_of_all, write_names
+from spag_ray.results.game_names import NamesByGame, names_by_game, names_of_all, write_names
 
 # A fixed turn that is not from a game: learner and engines score it after every sync, and the scores are compared.
 PROBE = "It is something that most people have seen, though few could say when they last looked at it closely."
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunParts:
     """What Run, Trainer and Recovery use; every other part gets only what it uses itself.
 
@@ -61,150 +60,124 @@ class RunParts:
     arenas and the buffer; engines have heartbeats of their own. `exploitability`: one for each solved game.
     """
 
-    config: RunConfig
-    control: RunControl
-    status: StatusBoard
-    recorder: Recorder
-    callbacks: Callbacks
-    restarts: RestartBudget
-    reservation: Reservation
-    policies: Sequence[LearningPolicy]
-    watch: ActorWatch
-    buffer: Buffer
-    arenas: Arenas
-    fleet: Fleet
-    publisher: Publisher
-    elastic: ElasticEngines
-    drained: DrainedNodes
-    ground: Playground
-    seating: Seating
-    words: WordStream
-    cards: Deck
-    samples: StageSamples
-    league: LeaguePlay
-    matches: HeldOutMatches
-    frozen: FrozenOpponents
-    collapse: CollapseWatch
-    exploitability: Sequence[Exploitability]
-    tasks: TaskEvaluation
-
-
-def build_parts(
-    config: RunConfig,
-    lease: FolderLease,
-    model: str,
-    words: Scenarios,
-    held_out: Scenarios,
-    cards: Deck,
-    *,
-    rules: Sequence[Rules],
-) -> RunParts:
-    """The parts of a run, with its arenas and its buffer started; engines and learners are started later. The
-    arguments are those of Run."""
-    control, folder = RunControl(lease), lease.folder
-    games = {each.name: each.game for each in rules}
-    by_name = names_by_game(config, games)
-    status = StatusBoard(lambda: policies[0].version, names_of_all(by_name))
-    write_names(folder, config, games)
-    Heartbeat(lease, status.note)  # until this process ends
-    callbacks = Callbacks(config.tracking.callbacks, status.note)
-    recorder = Recorder(folder, config.tracking, status.note, lease.check, by_name, hear=callbacks.hear)
-    restarts = RestartBudget(config.supervision, recorder, status.note)
-    reservation = Reservation(config.cluster, reservation_of(folder), status.note, control.check_stop)
-
-    tokenizer = tokenizer_without_torch(model, games.values(), config.chat_template_kwargs)
-    renderers = {
-        each.game.full_name: renderer_of(each, tokenizer, games[each.game.full_name]) for each in config.each_game
-    }
-    first = config.games[0].full_name
-    guessing = next((game.full_name for game in config.games if game.guesses), first)
-    probe = _probe(renderers[first], held_out[first][0])
-    seats = {"policy": tuple(Role)} if config.policies == "shared" else {str(role): (role,) for role in Role}
-    policies = [
-        LearningPolicy(name, roles, config, folder, model, recorder, probe=probe, reservation=reservation)
-        for name, roles in seats.items()
-    ]
-    for policy in policies:
-        policy.says = status.waits_for
-    watch = ActorWatch(config.supervision.heartbeat_timeout_s)
-    buffer = Buffer(_start_buffer(config, lease), folder / "episodes", watch.answer_within_s)
-    watch.watch("buffer", buffer.handle, is_restarted=True)
-    watch.start()
-    buffer_metrics = BufferMetrics(buffer, recorder, config.stream.max_lag)
-    arenas = Arenas(config, folder, watch, restarts, rules, buffer=buffer.handle)
-    fleet = Fleet(config, folder, arenas, recorder, restarts, reservation, says=status.waits_for)
-    publisher = Publisher(config, lease, policies, fleet, arenas)
-    elastic = ElasticEngines(config.engine, fleet, policies, status.note)
-    split = TimeSplit()
-    health = Health(
-        control=control,
-        policies=policies,
-        fleet=fleet,
-        publisher=publisher,
-        buffer=buffer,
-        watch=watch,
-        buffer_metrics=buffer_metrics,
-        restarts=restarts,
-        recorder=recorder,
-        split=split,
-    )
-    ground = Playground(
-        config=config,
-        folder=folder,
-        fleet=fleet,
-        arenas=arenas,
-        buffer=buffer,
-        buffer_metrics=buffer_metrics,
-        recorder=recorder,
-        status=status,
-        poll_health=health.poll,
-        versions=lambda: {policy.name: policy.version for policy in policies},
-        elastic=elastic,
-        meter=EngineMeter(fleet.roster, recorder),
-        split=split,
-    )
-    for policy in policies:
-        policy.training.split = split
-    seating = Seating(config, policies, model, cards)
-    matches = HeldOutMatches(ground, lease, held_out)
-    league = LeaguePlay(config, lease, policies, publisher, seating, recorder)
-    learning = {policy.name for policy in policies}
-    return RunParts(
-        config=config,
-        control=control,
-        status=status,
-        recorder=recorder,
-        callbacks=callbacks,
-        restarts=restarts,
-        reservation=reservation,
-        policies=policies,
-        watch=watch,
-        buffer=buffer,
-        arenas=arenas,
-        fleet=fleet,
-        publisher=publisher,
-        elastic=elastic,
-        drained=DrainedNodes(fleet, policies, control.save_soon, status.note),
-        ground=ground,
-        seating=seating,
-        words=_word_stream(config, words),
-        cards=cards,
-        samples=StageSamples(
-            config, tokenizer, renderers[guessing], learning, recorder, held_out=held_out[guessing], note=status.note
-        ),
-        league=league,
-        matches=matches,
-        frozen=FrozenOpponents(
-            config, publisher, seating, matches, status, guesser=guesser_of(games[guessing]) or Role.DEFENDER
-        ),
-        collapse=CollapseWatch(config, folder, matches, recorder, status, by_name),
-        exploitability=[
-            Exploitability(ground, name, game, renderers[name], policies)
+    def __init__(
+        self,
+        config: RunConfig,
+        lease: FolderLease,
+        model: str,
+        words: Scenarios,
+        held_out: Scenarios,
+        cards: Deck,
+        *,
+        rules: Sequence[Rules],
+    ) -> None:
+        """With the arenas and the buffer started; engines and learners are started later. The arguments are those of
+        Run."""
+        self.config, self.control, self.cards = config, RunControl(lease), cards
+        games = {each.name: each.game for each in rules}
+        names = names_by_game(config, games)
+        self._track(lease, games, names)
+        with without_torch(games.values()):
+            tokenizer = load_tokenizer(model, config.chat_template_kwargs)
+        renderers = {
+            each.game.full_name: renderer_of(each, tokenizer, games[each.game.full_name]) for each in config.each_game
+        }
+        first = config.games[0].full_name
+        self._learn(lease, model, _probe(renderers[first], held_out[first][0]))
+        self._play(lease, rules)
+        self._loop()
+        self.words = _word_stream(config, words)
+        self.seating = Seating(config, self.policies, model, cards)
+        self.league = LeaguePlay(config, lease, self.policies, self.publisher, self.seating, self.recorder)
+        guessing = next((game.full_name for game in config.games if game.guesses), first)
+        self.samples = StageSamples(
+            config,
+            tokenizer,
+            renderers[guessing],
+            {policy.name for policy in self.policies},
+            self.recorder,
+            held_out=held_out[guessing],
+            note=self.status.note,
+        )
+        self.matches = HeldOutMatches(self.ground, lease, held_out)
+        guesser = guesser_of(games[guessing]) or Role.DEFENDER
+        self.frozen = FrozenOpponents(config, self.publisher, self.seating, self.matches, self.status, guesser=guesser)
+        self.collapse = CollapseWatch(config, lease.folder, self.matches, self.recorder, self.status, names)
+        self.exploitability = [
+            Exploitability(self.ground, name, game, renderers[name], self.policies)
             for name, game in games.items()
             if isinstance(game, Solved)
-        ],
-        tasks=TaskEvaluation(ground, lease, policies, restarts),
-    )
+        ]
+        self.tasks = TaskEvaluation(self.ground, lease, self.policies, self.restarts)
+
+    def _track(self, lease: FolderLease, games: Mapping[str, Game], names: NamesByGame) -> None:
+        """What the others report to, and what grants them restarts and devices."""
+        config, folder = self.config, lease.folder
+        self.status = status = StatusBoard(lambda: self.policies[0].version, names_of_all(names))
+        write_names(folder, config, games)
+        Heartbeat(lease, status.note)  # until this process ends
+        self.callbacks = Callbacks(config.tracking.callbacks, status.note)
+        self.recorder = Recorder(folder, config.tracking, status.note, lease.check, names, hear=self.callbacks.hear)
+        self.restarts = RestartBudget(config.supervision, self.recorder, status.note)
+        self.reservation = Reservation(config.cluster, reservation_of(folder), status.note, self.control.check_stop)
+
+    def _learn(self, lease: FolderLease, model: str, probe: Probe) -> None:
+        config = self.config
+        seats = {"policy": tuple(Role)} if config.policies == "shared" else {str(role): (role,) for role in Role}
+        self.policies = [
+            LearningPolicy(
+                name, roles, config, lease.folder, model, self.recorder, probe=probe, reservation=self.reservation
+            )
+            for name, roles in seats.items()
+        ]
+        for policy in self.policies:
+            policy.says = self.status.waits_for
+
+    def _play(self, lease: FolderLease, rules: Sequence[Rules]) -> None:
+        config, folder, says = self.config, lease.folder, self.status.waits_for
+        self.watch = ActorWatch(config.supervision.heartbeat_timeout_s)
+        self.buffer = Buffer(_start_buffer(lease), folder / "episodes", self.watch.answer_within_s)
+        self.watch.watch("buffer", self.buffer.handle, is_restarted=True)
+        self.watch.start()
+        self.arenas = Arenas(config, folder, self.watch, self.restarts, rules, buffer=self.buffer.handle)
+        self.fleet = Fleet(config, folder, self.arenas, self.recorder, self.restarts, self.reservation, says=says)
+        self.publisher = Publisher(config, lease, self.policies, self.fleet, self.arenas)
+        self.elastic = ElasticEngines(config.engine, self.fleet, self.policies, self.status.note)
+        self.drained = DrainedNodes(self.fleet, self.policies, self.control.save_soon, self.status.note)
+
+    def _loop(self) -> None:
+        """The ground for games, and what a wait for them looks after."""
+        split = TimeSplit()
+        for policy in self.policies:
+            policy.training.split = split
+        metrics = BufferMetrics(self.buffer, self.recorder, self.config.stream.max_lag)
+        health = Health(
+            control=self.control,
+            policies=self.policies,
+            fleet=self.fleet,
+            publisher=self.publisher,
+            buffer=self.buffer,
+            watch=self.watch,
+            buffer_metrics=metrics,
+            restarts=self.restarts,
+            recorder=self.recorder,
+            split=split,
+        )
+        self.ground = Playground(
+            config=self.config,
+            folder=self.control.lease.folder,
+            fleet=self.fleet,
+            arenas=self.arenas,
+            buffer=self.buffer,
+            buffer_metrics=metrics,
+            recorder=self.recorder,
+            status=self.status,
+            poll_health=health.poll,
+            versions=lambda: {policy.name: policy.version for policy in self.policies},
+            elastic=self.elastic,
+            meter=EngineMeter(self.fleet.roster, self.recorder),
+            split=split,
+        )
 
 
 def _word_stream(config: RunConfig, words: Scenarios) -> WordStream:
@@ -214,7 +187,7 @@ def _word_stream(config: RunConfig, words: Scenarios) -> WordStream:
     return WordStream(planned, config.seed, attacker_seats, config.words.games_per_word, config.words.order)
 
 
-def _start_buffer(config: RunConfig, lease: FolderLease) -> BufferHandle:
+def _start_buffer(lease: FolderLease) -> BufferHandle:
     actor = ray.remote(BufferActor).options(
         name=f"buffer-{label_of(lease.folder)}",
         num_cpus=0,

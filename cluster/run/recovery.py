@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from cluster.fleet.publisher import published_in
 from cluster.learning.training_stage import TrainingStage
 from cluster.run.checkpoint import Checkpoints, RunState, has_weights_of, keep_matches, set_aside, to_resume
 from cluster.run.parts import RunParts
@@ -103,7 +104,7 @@ class Recovery:
         """Go back to the newest checkpoint, or to the beginning: learners load it, and engines play it. Logs of later
         games, played by weights that are lost, are set aside."""
         self._parts.control.lease.check(now=True)
-        published = self._parts.publisher.published()
+        published = published_in(self._folder)
         for policy in self._parts.policies:
             policy.version = max(policy.version, published.get(policy.name, 0))
         self._checkpoints.settle()

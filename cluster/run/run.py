@@ -21,7 +21,7 @@ from cluster.handles import Actor, Handle, actor_method
 from cluster.learning.training_stage import TrainingStage
 from cluster.monitor.train_log import followed
 from cluster.planning.bundles import Bundle, engine_bundles, match_bundles
-from cluster.run.parts import build_parts
+from cluster.run.parts import RunParts
 from cluster.run.recovery import Recovery
 from cluster.run.session_api import MAX_ASKED, GameWithUser, last_episodes
 from cluster.run.training import train
@@ -81,7 +81,7 @@ class Run(Actor):
         self._config = config
         self._lease = lease
         self._folder = lease.folder
-        self._parts = parts = build_parts(config, lease, model, words, held_out, cards, rules=rules)
+        self._parts = parts = RunParts(config, lease, model, words, held_out, cards, rules=rules)
         self._recovery = Recovery(parts)
         self._trainer = Trainer(parts, self._recovery)
 

@@ -225,7 +225,7 @@ class Trainer:
         """Who won against whom in games of this stage."""
         self._parts.callbacks.stage_began(str(stage))
         self._parts.callbacks.games_came(episodes)
-        self._parts.league.record(episodes)
+        self._parts.league.league.record(episodes)
 
     def evaluate(self, stage: Stage) -> None:
         """Evaluate the stage's policies: on held-out words against themselves and frozen opponents, and on tasks of
@@ -257,7 +257,7 @@ class Trainer:
     def match_with(self, stage: Stage) -> None:
         """The newest weights against those of an earlier stage, in both seats."""
         last = Stage.of_round(self.config.self_play.rounds)
-        self._parts.frozen.meet(last, stage, self.config.evaluation.games)
+        self._parts.frozen.meet(last, [stage], self.config.evaluation.games)
         self._record_elo(last)
 
     def _record_elo(self, stage: Stage) -> None:

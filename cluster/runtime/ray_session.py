@@ -149,11 +149,6 @@ def get(refs: Any, timeout_s: float = ANSWER_WITHIN_S) -> Any:
         raise
 
 
-def own_environment(env: Mapping[str, str]) -> dict[str, Any] | None:
-    """An actor's runtime_env: the session's, and these variables. Ray writes their values to its logs."""
-    return {"env_vars": dict(env)} if env else None
-
-
 def set_environment(env: Mapping[str, str]) -> None:
     """Sets environment variables of this process, an engine or a learner rank, before it loads its libraries. A
     runtime_env is not used, because Ray writes its values to its logs. Network interfaces that the variables do not set

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import ray
 
-from actors.models import load_tokenizer
 from spag_ray.host.hidden_packages import hidden
 
 
@@ -22,9 +20,3 @@ def without_torch(games: Iterable[object]) -> contextlib.AbstractContextManager[
         return contextlib.nullcontext()
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it would say that there are no models
     return hidden("torch")
-
-
-def tokenizer_without_torch(folder: str, games: Iterable[object], template_kwargs: Mapping[str, Any]) -> Any:
-    """`load_tokenizer` in such a block."""
-    with without_torch(games):
-        return load_tokenizer(folder, template_kwargs)

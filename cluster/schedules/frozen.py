@@ -54,13 +54,10 @@ class FrozenOpponents:
     def evaluate(self, stage: Stage) -> None:
         """The newest weights, those of `stage`, against every opponent of an earlier stage."""
         opponents = [opponent for opponent in map(Stage.parse, self.names) if opponent.order < stage.order]
-        self._meet(stage, opponents, self._config.num_against_games)
+        self.meet(stage, opponents, self._config.num_against_games)
 
-    def meet(self, stage: Stage, opponent: Stage, num_games: int) -> None:
-        """The newest weights, those of `stage`, against an earlier stage's, in both seats."""
-        self._meet(stage, [opponent], num_games)
-
-    def _meet(self, stage: Stage, opponents: Sequence[Stage], num_games: int) -> None:
+    def meet(self, stage: Stage, opponents: Sequence[Stage], num_games: int) -> None:
+        """The newest weights, those of `stage`, against those of earlier stages, in both seats."""
         pairs = [pair for opponent in opponents for pair in ((stage, opponent), (opponent, stage))]
         left = [pair for pair in pairs if not self._matches.of(Stage.match(*map(str, pair)))]
         if not left:
@@ -88,7 +85,8 @@ class FrozenOpponents:
                 self._publisher.forget(name)
             raise
         for name, saved in of_newest.items():
-            self._publisher.give_back(name, saved)
+            self._publisher.give(name, {None: saved})
+            self._publisher.forget(name)  # replacements get it from the learner, as before
 
     def seats(self, temperature: float) -> dict[str, Seat]:
         """The seats of all opponents, by the names that an arena uses."""

@@ -18,7 +18,6 @@ from cluster.tracking.recorder import Recorder
 from cluster.types import Seat
 from spag_ray.config.opponents import script_of
 from spag_ray.config.run import RunConfig
-from spag_ray.episodes.episode import Episode
 from spag_ray.game.rules import Role
 from spag_ray.host.folder_lease import FolderLease
 from spag_ray.host.whole_files import write_atomically
@@ -162,6 +161,3 @@ class LeaguePlay:
         if self._has_adapters:
             return f"{policy.name}-past", opponent
         return f"{policy.name}-{opponent}", None
-
-    def record(self, episodes: Iterable[Episode]) -> None:
-        self.league.record(episodes)

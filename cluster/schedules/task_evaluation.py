@@ -23,7 +23,7 @@ from cluster.handles import Actor, Handle, actor_method
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.rollout.remote_policy import RemotePolicy
 from cluster.runtime.output_files import label_of
-from cluster.runtime.ray_session import get, own_environment, redirect_output
+from cluster.runtime.ray_session import get, redirect_output
 from cluster.schedules.playground import Playground
 from cluster.supervision.restart_budget import RestartBudget
 from cluster.types import Engine
@@ -114,7 +114,7 @@ class TaskEvaluation:
                 while rows is None:
                     actor = actor or self._start(model)
                     try:
-                        rows = self._ask(actor, name, stage, partial(self._ground.fleet.of, policy))
+                        rows = self._ask(actor, name, stage, partial(self._ground.fleet.roster.of, policy))
                     except (ray.exceptions.RayActorError, EngineGoneError, HarnessStuckError) as error:
                         is_stuck = isinstance(error, HarnessStuckError)
                         self._restarts.count("evaluation", str(error) if is_stuck else error)
@@ -149,7 +149,7 @@ class TaskEvaluation:
                 num_cpus=0,
                 max_concurrency=2,
                 scheduling_strategy=here,
-                runtime_env=own_environment(harness_environment(self._config.evaluation.download)),
+                runtime_env={"env_vars": harness_environment(self._config.evaluation.download)},
             )
             .remote(str(self._folder / "logs" / "evaluation.log"), model, self._config)
         )

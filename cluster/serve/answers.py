@@ -1,8 +1,9 @@
-"""Answers that both servers give: files, and errors as JSON."""
+"""What both servers begin with, and the answers that both give: files, and errors as JSON."""
 
 from __future__ import annotations
 
 import gzip
+from collections.abc import Mapping
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -11,6 +12,18 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 LARGE_BYTES = 2**18
+
+
+def new_app() -> FastAPI:
+    """Without pages of its own. Its errors are JSON."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app.exception_handler(RequestValidationError)(_unfit)
+    app.exception_handler(HTTPException)(_missing)
+    return app
+
+
+def refused(reason: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
+    return JSONResponse({"error": reason}, status_code=status, headers=headers)
 
 
 def add_file(app: FastAPI, address: str, content: bytes, media_type: str) -> None:
@@ -24,16 +37,16 @@ def add_file(app: FastAPI, address: str, content: bytes, media_type: str) -> Non
         return Response(sent, media_type=media_type, headers=headers)
 
 
-async def unfit(request: Request, error: Exception) -> Response:
+async def _unfit(request: Request, error: Exception) -> Response:
     """400: a request that does not have the right form."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where = ".".join(map(str, first["loc"][1:])) or "body"
     told = f"{where}: {first['msg']}"  # `where` may be a key that was sent, with any characters
-    return JSONResponse({"error": " ".join(told.split())[:300]}, status_code=400)
+    return refused(" ".join(told.split())[:300], 400)
 
 
-async def missing(request: Request, error: Exception) -> Response:
+async def _missing(request: Request, error: Exception) -> Response:
     """What HTTPException says, as JSON."""
     assert isinstance(error, HTTPException)
-    return JSONResponse({"error": str(error.detail)}, status_code=error.status_code)
+    return refused(str(error.detail), error.status_code)

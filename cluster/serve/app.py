@@ -17,14 +17,13 @@ from importlib import resources
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from cluster.serve.answers import add_file, missing, unfit
+from cluster.serve.answers import add_file, new_app, refused
 from cluster.serve.client_limits import limited
 from cluster.serve.guard import Guard
 from cluster.serve.kept_games import KeptGames
@@ -59,7 +58,7 @@ class _Said(BaseModel):
 
 def make_app(title: str, visits: Visits, opponents: Opponents, kept: KeptGames | None, guard: Guard) -> ASGIApp:
     """`title`: what is played against, as the page's heading. `kept`: where games go that may be kept."""
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app = new_app()
     _add_table(app, title, visits.table, opponents)
     _add_games(app, visits)
     _add_keeping(app, visits, kept)
@@ -67,8 +66,6 @@ def make_app(title: str, visits: Visits, opponents: Opponents, kept: KeptGames |
         add_file(app, address, resources.files(package).joinpath(name).read_bytes(), media_type)
     app.exception_handler(SpagError)(_told)
     app.exception_handler(BusyError)(_busy)
-    app.exception_handler(RequestValidationError)(unfit)
-    app.exception_handler(HTTPException)(missing)
     return guard.around(limited(app))  # the guard first: it refuses before it reads a body
 
 
@@ -134,11 +131,11 @@ def _add_keeping(app: FastAPI, visits: Visits, kept: KeptGames | None) -> None:
 
 
 async def _told(request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": " ".join(str(error).split())}, status_code=400)
+    return refused(" ".join(str(error).split()), 400)
 
 
 async def _busy(request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": str(error)}, status_code=429, headers={"Retry-After": "30"})
+    return refused(str(error), 429, {"Retry-After": "30"})
 
 
 def _visitor(request: Request) -> str:

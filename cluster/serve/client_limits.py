@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+from cluster.serve.answers import refused
 
 MAX_BODY_BYTES = 64 * 2**10
 BODY_S = 10.0  # for a whole body
@@ -32,10 +33,10 @@ def limited(app: ASGIApp) -> ASGIApp:
             async with asyncio.timeout(BODY_S):
                 body = await _body(receive)
         except TimeoutError:
-            await _refused(408, f"the request was not complete within {BODY_S:g} s")(scope, receive, send)
+            await refused(f"the request was not complete within {BODY_S:g} s", 408)(scope, receive, send)
             return
         if body is None:
-            await _refused(413, f"a request has at most {MAX_BODY_BYTES // 2**10} KiB")(scope, receive, send)
+            await refused(f"a request has at most {MAX_BODY_BYTES // 2**10} KiB", 413)(scope, receive, send)
             return
         whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
         is_begun = False
@@ -54,7 +55,7 @@ def limited(app: ASGIApp) -> ASGIApp:
         except TimeoutError:
             if is_begun or not limit.expired():
                 raise
-            await _refused(503, f"the server found no answer within {ANSWER_S:g} s")(scope, receive, send)
+            await refused(f"the server found no answer within {ANSWER_S:g} s", 503)(scope, receive, send)
 
     return within_limits
 
@@ -70,10 +71,6 @@ async def _body(receive: Receive) -> bytes | None:
             return None
         if not message.get("more_body", False):  # also of a client that has gone
             return bytes(body)
-
-
-def _refused(status: int, reason: str) -> JSONResponse:
-    return JSONResponse({"error": reason}, status_code=status)
 
 
 class Connection(H11Protocol):

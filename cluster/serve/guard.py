@@ -14,9 +14,10 @@ from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from cluster.serve.answers import refused
 from spag_ray.host.addresses import is_loopback
 
 _POLICY = (
@@ -65,20 +66,20 @@ class Guard:
     def _refusal(self, request: Request) -> Response | None:
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
         if self._token is None and not is_loopback(_split(host).hostname or ""):
-            return _refused(f"this server is for this machine alone, and was asked as {host[:100]!r}")
+            return refused(f"this server is for this machine alone, and was asked as {host[:100]!r}", 403)
         if origin is not None and origin != f"{request.scope['scheme']}://{host}":
-            return _refused("another site may not ask this server")
+            return refused("another site may not ask this server", 403)
         is_link = request.method == "GET" and request.scope["path"] == "/"  # a link to the page may be anywhere
         if not is_link and request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-            return _refused("another site may not ask this server")
+            return refused("another site may not ask this server", 403)
         if request.method not in ("GET", "HEAD"):
             kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json":
-                return _refused("send application/json", 415)
+                return refused("send application/json", 415)
         if self._token is not None:
             is_given = _is_same(request.query_params.get("token"), self._token)
             if not is_given and not _is_same(request.cookies.get(_cookie(host)), self._pass):
-                return _refused("open the address with the token that the server printed")
+                return refused("open the address with the token that the server printed", 403)
         return None
 
     def _with_cookie(self, request: Request) -> Response | None:
@@ -109,7 +110,3 @@ def _split(host: str) -> SplitResult:
 
 def _is_same(given: str | None, wanted: str) -> bool:
     return hmac.compare_digest((given or "").encode(), wanted.encode())
-
-
-def _refused(reason: str, status: int = 403) -> Response:
-    return JSONResponse({"error": reason}, status_code=status)

@@ -22,15 +22,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp
 
 from cluster.runtime.output_files import told_apart_paths
-from cluster.serve.answers import add_file, missing, unfit
+from cluster.serve.answers import add_file, new_app
 from cluster.serve.client_limits import limited
 from cluster.serve.guard import Guard
 from spag_ray.config.files import shown_config
@@ -174,7 +172,7 @@ class LiveCurves:
 
 def make_live_app(runs: Sequence[LiveRun], curves: LiveCurves, guard: Guard) -> ASGIApp:
     """The server's addresses, guarded as those of `spag-ray serve`."""
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app = new_app()
 
     def found(run: int) -> LiveRun:
         if not 0 <= run < len(runs):
@@ -218,8 +216,6 @@ def make_live_app(runs: Sequence[LiveRun], curves: LiveCurves, guard: Guard) -> 
     add_file(app, "/page.js", f"{page_script()}\n{live}".encode(), "text/javascript")
     add_file(app, "/page.css", own_file("page.css").encode(), "text/css")
     add_file(app, "/plotly.js", plotly_script().encode(), "text/javascript")
-    app.exception_handler(RequestValidationError)(unfit)
-    app.exception_handler(HTTPException)(missing)
     return guard.around(limited(app))
 
 

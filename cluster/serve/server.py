@@ -22,6 +22,7 @@ from starlette.types import ASGIApp
 
 from actors.models import resolve_model
 from cluster.launch.placed_run import cards_of, training_words, words_of_file
+from cluster.monitor.terminal import say
 from cluster.rollout.game_rules import rules_of
 from cluster.serve.app import make_app
 from cluster.serve.client_limits import Connection
@@ -64,18 +65,24 @@ class _Served:
 
 def run_serve(wanted: ServeWanted, console: Console) -> None:
     """`spag-ray serve`: returns when it is stopped by Ctrl-C or SIGTERM. Raises SpagError before it serves."""
-    if not is_loopback(wanted.host) and not wanted.allow_network:
-        raise ConfigError(
-            f"--host {wanted.host} would let other machines play and use this one's processors; if you want that, add "
-            "--allow-network: a token is then needed"
-        )
+    would = "let other machines play and use this one's processors"
+    token = token_for(wanted.host, wanted.allow_network, would)
     served = _served(wanted)
     table = _table(served.config, wanted.words)
-    token = None if is_loopback(wanted.host) else secrets.token_urlsafe(24)
     with keeping(wanted.keep) as kept, bound(wanted.host, wanted.port) as listening:
         with contextlib.suppress(KeyboardInterrupt):  # while the first model is loaded, or a second time
             asyncio.run(_serve(wanted, served, table, console, token=token, kept=kept, listening=listening))
         console.print("stopped")
+
+
+def token_for(host: str, allow_network: bool, would: str) -> str | None:
+    """A new token; None on loopback, where none is needed. Raises ConfigError beyond it, unless the user allows it:
+    `would` says what others could do then."""
+    if is_loopback(host):
+        return None
+    if not allow_network:
+        raise ConfigError(f"--host {host} would {would}; if you want that, add --allow-network: a token is then needed")
+    return secrets.token_urlsafe(24)
 
 
 async def _serve(
@@ -91,7 +98,7 @@ async def _serve(
     opponents = Opponents(served.config, served.opponents, wanted.engine)
     try:
         newest = next(reversed(served.opponents))
-        console.print(f"loading {newest}", soft_wrap=True, markup=False)
+        say(console, f"loading {newest}")
         async with opponents.asked(newest):
             pass
         visits = Visits(table, opponents, keeps=kept is not None)

@@ -18,6 +18,7 @@ import ray
 
 from cluster.handles import ActorHandle, Ref, remote_method
 from cluster.runtime.ray_session import is_unavailable
+from cluster.supervision.tasks import Tasks
 
 BEAT_S = 1.0
 START_WITHIN_S = 60.0  # a process, and what it imports
@@ -70,17 +71,12 @@ class ActorWatch:
         self._watched: list[_Watched] = []
         self._killed: dict[str, str] = {}
         self._lock = threading.Lock()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="actor-watch", daemon=True)
-        self._failure: BaseException | None = None
+        self._tasks = Tasks()
+        self.stop = self._tasks.stop
+        self.check = self._tasks.check  # raises the error that ended the watch, if any
 
     def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout=5)
+        self._tasks.every(BEAT_S, self._look, "actor-watch")
 
     def watch(self, name: str, handle: WatchedHandle, is_restarted: bool = False) -> None:
         """`is_restarted`: Ray restarts it when it dies. It then has a method `live` that never returns."""
@@ -105,20 +101,10 @@ class ActorWatch:
         """Why this watch killed the actor, returned once; None if it did not."""
         return self._killed.pop(name, None)
 
-    def check(self) -> None:
-        """Raises the error that ended the watch, if any."""
-        if self._failure is not None:
-            raise self._failure
-
-    def _run(self) -> None:
-        try:
-            while not self._stopped.wait(BEAT_S):
-                with self._lock:
-                    for each in list(self._watched):
-                        self._check(each)
-        except BaseException as error:
-            if not self._stopped.is_set():
-                self._failure = error
+    def _look(self) -> None:
+        with self._lock:
+            for each in list(self._watched):
+                self._check(each)
 
     def _check(self, each: _Watched) -> None:
         if each.life is not None and ray.wait([each.life], timeout=0)[0]:

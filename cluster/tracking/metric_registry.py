@@ -101,39 +101,49 @@ _LONG_S = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
 
 
 def _counter(name: str, unit: str, help: str, line: str, value: str = "", **more: Any) -> Metric:
-    return Metric("counter", name, unit, help, line, value, **more)
+    return Metric("counter", f"spag_ray_{name}", unit, help, line, value, **more)
 
 
 def _of_stream(name: str, unit: str, help: str, value: str) -> Metric:
-    return Metric("counter", name, unit, help, "buffer", value, is_sum=True)
+    return _counter(name, unit, help, "buffer", value, is_sum=True)
 
 
 def _gauge(name: str, unit: str, help: str, line: str, value: str, labels: tuple[str, ...] = (), **more: Any) -> Metric:
-    return Metric("gauge", name, unit, help, line, value, labels=labels, **more)
+    return Metric("gauge", f"spag_ray_{name}", unit, help, line, value, labels=labels, **more)
+
+
+def _of_step(name: str, unit: str, help: str, value: str) -> Metric:
+    return _gauge(name, unit, help, "step", value, _POLICY)
+
+
+def _of_steps(name: str, unit: str, help: str, value: str) -> Metric:
+    return _counter(name, unit, help, "step", value, labels=_LEARNS)
+
+
+def _of_sync(name: str, unit: str, help: str, value: str) -> Metric:
+    return _gauge(name, unit, help, "sync", value, _POLICY)
 
 
 def _of_games(name: str, unit: str, help: str, value: str, labels: tuple[str, ...] = ()) -> tuple[Metric, Metric]:
     """A figure of the games of a stage, and of those of a version of a stream."""
     return (
-        _gauge(f"spag_ray_play_{name}", unit, help, "play", value, ("phase", "game", *labels)),
-        _gauge(
-            f"spag_ray_stream_{name}", unit, f"the same, of a stream's newest version: {help}", "stream", value, labels
-        ),
+        _gauge(f"play_{name}", unit, help, "play", value, ("phase", "game", *labels)),
+        _gauge(f"stream_{name}", unit, f"the same, of a stream's newest version: {help}", "stream", value, labels),
     )
 
 
 def _of_engine(name: str, unit: str, help: str, value: str) -> Metric:
-    return _gauge(f"spag_ray_engine_{name}", unit, help, "engine", value, ("phase", "engine"))
+    return _gauge(f"engine_{name}", unit, help, "engine", value, ("phase", "engine"))
 
 
 def _seconds(name: str, help: str, line: str, labels: tuple[str, ...], buckets: tuple[float, ...]) -> Metric:
-    return Metric("histogram", name, "seconds", help, line, "seconds", labels=labels, buckets=buckets)
+    return Metric("histogram", f"spag_ray_{name}", "seconds", help, line, "seconds", labels=labels, buckets=buckets)
 
 
 METRICS: tuple[Metric, ...] = (
     # play, as the buffer counts it
     _counter(
-        "spag_ray_games_total",
+        "games_total",
         "games",
         "finished games; `seat` won or broke the rules, `reason` is why",
         "games",
@@ -142,10 +152,10 @@ METRICS: tuple[Metric, ...] = (
         is_sum=True,
         guessing_at_start=tuple({**phase, **end.labels} for phase in _PLAYED for end in GAME_ENDS),
     ),
-    _counter("spag_ray_turns_total", "turns", "turns played in finished games", "games", "turns", **_IN_PHASE),
-    _counter("spag_ray_tokens_total", "tokens", "tokens sampled in finished games", "games", "tokens", **_IN_PHASE),
+    _counter("turns_total", "turns", "turns played in finished games", "games", "turns", **_IN_PHASE),
+    _counter("tokens_total", "tokens", "tokens sampled in finished games", "games", "tokens", **_IN_PHASE),
     _gauge(
-        "spag_ray_play_gpu_tokens_per_second",
+        "play_gpu_tokens_per_second",
         "tokens/s",
         "tokens sampled in the newest stage, per GPU of the engines; not on CPUs",
         "play",
@@ -153,7 +163,7 @@ METRICS: tuple[Metric, ...] = (
         ("phase", "game"),
     ),
     _gauge(
-        "spag_ray_stream_gpu_tokens_per_second",
+        "stream_gpu_tokens_per_second",
         "tokens/s",
         "tokens sampled in a stream since it started or was resumed, per GPU of the engines; not on CPUs",
         "stream",
@@ -169,22 +179,22 @@ METRICS: tuple[Metric, ...] = (
     *_of_games("reply_mean_tokens", "tokens", "sampled tokens of a turn, mean", "reply_tokens_mean"),
     *_of_games("reply_max_tokens", "tokens", "those of the longest one", "reply_tokens_max"),
     *_of_games("truncated_ratio", "ratio", "share of turns that were cut off", "truncated_share"),
-    _gauge("spag_ray_groups_dropped", "groups", "groups of the newest round that all agree", "groups", "dropped"),
-    _gauge("spag_ray_groups_refilled", "groups", "groups played to replace them", "groups", "refilled"),
+    _gauge("groups_dropped", "groups", "groups of the newest round that all agree", "groups", "dropped"),
+    _gauge("groups_refilled", "groups", "groups played to replace them", "groups", "refilled"),
     *_of_games("early_guesses", "guesses", "wrong guesses of a game that did not end it, mean", "early_guesses_mean"),
     *_of_games("listener_ratio", "ratio", "the fact's probability to the listener after the last hint", "listener_p"),
     *_of_games("gain_ratio", "ratio", "what a hint added to that probability, mean", "gain_mean"),
     *_of_games("unscored_games", "games", "games that the listener did not score", "num_unscored"),
     # the buffer
-    _gauge("spag_ray_buffer_episodes", "episodes", "episodes that wait for the learner", "buffer", "waiting"),
-    _gauge("spag_ray_buffer_age_seconds", "seconds", "age of the oldest waiting episode", "buffer", "oldest_s"),
-    _gauge("spag_ray_permits", "games", "games of a stream that may start now", "buffer", "permits_free"),
-    _of_stream("spag_ray_stream_games_begun_total", "games", "games of a stream given to arenas", "begun"),
-    _of_stream("spag_ray_stream_games_lost_total", "games", "games of a stream lost with their arena", "lost"),
-    _of_stream("spag_ray_episodes_repeated_total", "episodes", "episodes received twice and kept once", "repeated"),
-    _of_stream("spag_ray_episodes_evicted_total", "episodes", "episodes too old to train on", "evicted"),
+    _gauge("buffer_episodes", "episodes", "episodes that wait for the learner", "buffer", "waiting"),
+    _gauge("buffer_age_seconds", "seconds", "age of the oldest waiting episode", "buffer", "oldest_s"),
+    _gauge("permits", "games", "games of a stream that may start now", "buffer", "permits_free"),
+    _of_stream("stream_games_begun_total", "games", "games of a stream given to arenas", "begun"),
+    _of_stream("stream_games_lost_total", "games", "games of a stream lost with their arena", "lost"),
+    _of_stream("episodes_repeated_total", "episodes", "episodes received twice and kept once", "repeated"),
+    _of_stream("episodes_evicted_total", "episodes", "episodes too old to train on", "evicted"),
     _counter(
-        "spag_ray_episodes_learned_total",
+        "episodes_learned_total",
         "episodes",
         "episodes of a stream given to the learner; `lag` is how many versions old they were",
         "buffer",
@@ -193,36 +203,32 @@ METRICS: tuple[Metric, ...] = (
         is_sum=True,
     ),
     _counter(
-        "spag_ray_learner_wait_seconds_total",
+        "learner_wait_seconds_total",
         "seconds",
         "time the learner waited for games of a stream",
         "stream",
         "waited_s",
         at_start=_ONCE,
     ),
-    _gauge(
-        "spag_ray_staleness_mean_versions", "versions", "age of a version's games, mean", "stream", "staleness_mean"
-    ),
-    _gauge("spag_ray_staleness_max_versions", "versions", "age of the oldest of them", "stream", "staleness_max"),
+    _gauge("staleness_mean_versions", "versions", "age of a version's games, mean", "stream", "staleness_mean"),
+    _gauge("staleness_max_versions", "versions", "age of the oldest of them", "stream", "staleness_max"),
     # iterations
-    _gauge("spag_ray_iteration_seconds", "seconds", "newest round, or version of a stream", "iteration", "seconds"),
+    _gauge("iteration_seconds", "seconds", "newest round, or version of a stream", "iteration", "seconds"),
     _gauge(
-        "spag_ray_iteration_activity_seconds",
+        "iteration_activity_seconds",
         "seconds",
         "its parts; generate to checkpoint do not overlap, the idle times are beside them",
         "iteration",
         r"(?P<activity>\w+)_s",
         ("activity",),
     ),
-    _gauge(
-        "spag_ray_optimiser_steps", "steps", "optimiser steps so far, of the policy with the most", "iteration", "step"
-    ),
+    _gauge("optimiser_steps", "steps", "optimiser steps so far, of the policy with the most", "iteration", "step"),
     # the engines
     _of_engine("busy_ratio", "ratio", "share of a stage's time with a turn to answer", "busy_share"),
     _of_engine("kv_cache_mean_ratio", "ratio", "share of vLLM's KV cache in use, mean of its steps", "kv_cache_mean"),
     _of_engine("kv_cache_max_ratio", "ratio", "the most in use", "kv_cache_max"),
     _counter(
-        "spag_ray_engine_preemptions_total",
+        "engine_preemptions_total",
         "requests",
         "requests that lost their place in vLLM's KV cache and are computed again",
         "engine",
@@ -236,133 +242,79 @@ METRICS: tuple[Metric, ...] = (
     _of_engine("gpu_memory_bytes", "bytes", "in use on the engine's GPUs, by whomever, the most", "gpu_memory_bytes"),
     _of_engine("gpu_busy_ratio", "ratio", "share of time in which its GPUs computed, as NVML sees it", "gpu_share"),
     # the learner
-    _counter("spag_ray_learner_steps_total", "steps", "optimiser steps", "step", labels=_LEARNS),
-    _counter(
-        "spag_ray_learner_skipped_steps_total",
-        "steps",
-        "steps without a finite gradient",
-        "step",
-        "skipped",
-        labels=_LEARNS,
+    _counter("learner_steps_total", "steps", "optimiser steps", "step", labels=_LEARNS),
+    _of_steps("learner_skipped_steps_total", "steps", "steps without a finite gradient", "skipped"),
+    _seconds("learner_step_seconds", "time of one step", "step", _LEARNS, _LONG_S),
+    _of_steps(
+        "learner_compute_seconds_total", "seconds", "time in forward and backward on the busiest rank", "compute_s"
     ),
-    _seconds("spag_ray_learner_step_seconds", "time of one step", "step", _LEARNS, _LONG_S),
-    _counter(
-        "spag_ray_learner_compute_seconds_total",
-        "seconds",
-        "time in forward and backward on the busiest rank",
-        "step",
-        "compute_s",
-        labels=_LEARNS,
-    ),
-    _counter(
-        "spag_ray_learner_target_tokens_total",
-        "tokens",
-        "sampled tokens that were trained on",
-        "step",
-        "num_target_tokens",
-        labels=_LEARNS,
-    ),
-    _counter(
-        "spag_ray_learner_computed_tokens_total",
+    _of_steps("learner_target_tokens_total", "tokens", "sampled tokens that were trained on", "num_target_tokens"),
+    _of_steps(
+        "learner_computed_tokens_total",
         "tokens",
         "tokens computed for training; shared prefixes count once",
-        "step",
         "num_unique_tokens",
-        labels=_LEARNS,
     ),
-    _gauge("spag_ray_learner_tokens_per_second", "tokens/s", "computed tokens", "step", "tokens_per_s", _POLICY),
-    _gauge(
-        "spag_ray_learner_gpu_tokens_per_second",
+    _of_step("learner_tokens_per_second", "tokens/s", "computed tokens", "tokens_per_s"),
+    _of_step(
+        "learner_gpu_tokens_per_second",
         "tokens/s",
         "computed tokens, per GPU of the learner; not on CPUs",
-        "step",
         "tokens_per_s_per_gpu",
-        _POLICY,
     ),
-    _gauge(
-        "spag_ray_learner_mfu_ratio",
+    _of_step(
+        "learner_mfu_ratio",
         "ratio",
         "model FLOPs utilisation: share of the GPUs' measured bfloat16 matrix rate; not on CPUs",
-        "step",
         "mfu",
-        _POLICY,
     ),
-    _gauge(
-        "spag_ray_learner_gpu_memory_bytes",
+    _of_step(
+        "learner_gpu_memory_bytes",
         "bytes",
         "the most that PyTorch has held on one of the learner's GPUs; not on CPUs",
-        "step",
         "gpu_memory_bytes",
-        _POLICY,
     ),
-    _gauge("spag_ray_loss", "", "total loss of the newest step", "step", "loss", _POLICY),
-    _gauge("spag_ray_policy_loss", "", "weighted policy term of the loss", "step", "policy_loss", _POLICY),
-    _gauge("spag_ray_kl_loss", "", "weighted KL term of the loss", "step", "kl_loss", _POLICY),
-    _gauge("spag_ray_sft_loss", "", "weighted SFT term of the loss", "step", "sft_loss", _POLICY),
-    _gauge("spag_ray_listening_loss", "", "weighted listening term of the loss", "step", "listening_loss", _POLICY),
-    _gauge("spag_ray_claiming_loss", "", "weighted claiming term of the loss", "step", "claiming_loss", _POLICY),
-    _gauge("spag_ray_unsaid_loss", "", "weighted unsaid-words term of the loss", "step", "unsaid_loss", _POLICY),
-    _gauge(
-        "spag_ray_entropy_bonus_loss", "", "weighted entropy bonus of the loss", "step", "entropy_bonus_loss", _POLICY
-    ),
-    _gauge("spag_ray_listening_nats", "nats", "surprisal of the word, per token", "step", "listening_nats", _POLICY),
-    _gauge("spag_ray_listened_games", "games", "games listened to in the newest step", "step", "num_listened", _POLICY),
-    _gauge("spag_ray_advantage_mean", "", "advantage of a trained turn, mean", "step", "advantage_mean", _POLICY),
-    _gauge("spag_ray_advantage_std", "", "its standard deviation", "step", "advantage_std", _POLICY),
-    _gauge("spag_ray_advantage_zeros_ratio", "ratio", "turns whose advantage is 0", "step", "advantage_zeros", _POLICY),
-    _gauge(
-        "spag_ray_turn_mean_tokens", "tokens", "length of a trained turn, mean", "step", "turn_tokens_mean", _POLICY
-    ),
-    _gauge("spag_ray_turn_max_tokens", "tokens", "length of the longest one", "step", "turn_tokens_max", _POLICY),
-    _gauge("spag_ray_approx_kl_nats", "nats", "moved since the games were taken", "step", "approx_kl", _POLICY),
-    _gauge("spag_ray_kl_nats", "nats", "divergence from the reference, per token", "step", "kl", _POLICY),
-    _gauge("spag_ray_entropy_nats", "nats", "entropy per target token", "step", "entropy", _POLICY),
-    _gauge("spag_ray_gradient_norm", "", "norm of the gradient before clipping", "step", "gradient_norm", _POLICY),
-    _gauge("spag_ray_learning_rate", "", "learning rate of the newest step", "step", "learning_rate", _POLICY),
-    _gauge("spag_ray_clipped_ratio", "ratio", "share of tokens that were clipped", "step", "clip_fraction", _POLICY),
-    _gauge("spag_ray_clipped_low_ratio", "ratio", "clipped at the lower end", "step", "clip_fraction_low", _POLICY),
-    _gauge("spag_ray_clipped_high_ratio", "ratio", "clipped at the upper end", "step", "clip_fraction_high", _POLICY),
-    _gauge("spag_ray_importance_mean_ratio", "ratio", "importance ratio, mean", "step", "ratio_mean", _POLICY),
-    _gauge("spag_ray_importance_max_ratio", "ratio", "importance ratio, largest", "step", "ratio_max", _POLICY),
-    _gauge("spag_ray_role_weight", "", "weight of a role's games", "step", r"(?P<seat>\w+)_weight", ("policy", "seat")),
+    _of_step("loss", "", "total loss of the newest step", "loss"),
+    _of_step("policy_loss", "", "weighted policy term of the loss", "policy_loss"),
+    _of_step("kl_loss", "", "weighted KL term of the loss", "kl_loss"),
+    _of_step("sft_loss", "", "weighted SFT term of the loss", "sft_loss"),
+    _of_step("listening_loss", "", "weighted listening term of the loss", "listening_loss"),
+    _of_step("claiming_loss", "", "weighted claiming term of the loss", "claiming_loss"),
+    _of_step("unsaid_loss", "", "weighted unsaid-words term of the loss", "unsaid_loss"),
+    _of_step("entropy_bonus_loss", "", "weighted entropy bonus of the loss", "entropy_bonus_loss"),
+    _of_step("listening_nats", "nats", "surprisal of the word, per token", "listening_nats"),
+    _of_step("listened_games", "games", "games listened to in the newest step", "num_listened"),
+    _of_step("advantage_mean", "", "advantage of a trained turn, mean", "advantage_mean"),
+    _of_step("advantage_std", "", "its standard deviation", "advantage_std"),
+    _of_step("advantage_zeros_ratio", "ratio", "turns whose advantage is 0", "advantage_zeros"),
+    _of_step("turn_mean_tokens", "tokens", "length of a trained turn, mean", "turn_tokens_mean"),
+    _of_step("turn_max_tokens", "tokens", "length of the longest one", "turn_tokens_max"),
+    _of_step("approx_kl_nats", "nats", "moved since the games were taken", "approx_kl"),
+    _of_step("kl_nats", "nats", "divergence from the reference, per token", "kl"),
+    _of_step("entropy_nats", "nats", "entropy per target token", "entropy"),
+    _of_step("gradient_norm", "", "norm of the gradient before clipping", "gradient_norm"),
+    _of_step("learning_rate", "", "learning rate of the newest step", "learning_rate"),
+    _of_step("clipped_ratio", "ratio", "share of tokens that were clipped", "clip_fraction"),
+    _of_step("clipped_low_ratio", "ratio", "clipped at the lower end", "clip_fraction_low"),
+    _of_step("clipped_high_ratio", "ratio", "clipped at the upper end", "clip_fraction_high"),
+    _of_step("importance_mean_ratio", "ratio", "importance ratio, mean", "ratio_mean"),
+    _of_step("importance_max_ratio", "ratio", "importance ratio, largest", "ratio_max"),
+    _gauge("role_weight", "", "weight of a role's games", "step", r"(?P<seat>\w+)_weight", ("policy", "seat")),
     # engine against learner
-    _gauge(
-        "spag_ray_mismatch_ratio",
-        "ratio",
-        "a token's probability, learner divided by engine",
-        "step",
-        "mismatch_mean",
-        _POLICY,
-    ),
-    _gauge("spag_ray_mismatch_capped_ratio", "ratio", "weights at their cap", "step", "mismatch_capped", _POLICY),
-    _gauge("spag_ray_mismatch_mean_nats", "nats", "learner against engine: mean gap", "step", "gap_mean", _POLICY),
-    _gauge("spag_ray_mismatch_max_nats", "nats", "learner against engine: largest gap", "step", "gap_max", _POLICY),
-    _gauge("spag_ray_mismatch_k3_nats", "nats", "divergence of learner and engine (k3)", "step", "gap_k3", _POLICY),
-    _gauge(
-        "spag_ray_probe_mean_nats",
-        "nats",
-        "the probe after a sync: mean gap",
-        "sync",
-        "probe_gap_mean",
-        _POLICY,
-    ),
-    _gauge(
-        "spag_ray_probe_max_nats",
-        "nats",
-        "the probe after a sync: largest gap",
-        "sync",
-        "probe_gap_max",
-        _POLICY,
-    ),
+    _of_step("mismatch_ratio", "ratio", "a token's probability, learner divided by engine", "mismatch_mean"),
+    _of_step("mismatch_capped_ratio", "ratio", "weights at their cap", "mismatch_capped"),
+    _of_step("mismatch_mean_nats", "nats", "learner against engine: mean gap", "gap_mean"),
+    _of_step("mismatch_max_nats", "nats", "learner against engine: largest gap", "gap_max"),
+    _of_step("mismatch_k3_nats", "nats", "divergence of learner and engine (k3)", "gap_k3"),
+    _of_sync("probe_mean_nats", "nats", "the probe after a sync: mean gap", "probe_gap_mean"),
+    _of_sync("probe_max_nats", "nats", "the probe after a sync: largest gap", "probe_gap_max"),
     # weights
-    _gauge("spag_ray_policy_version", "versions", "newest version on the engines", "sync", "version", _POLICY),
-    _gauge("spag_ray_sync_engines", "engines", "engines that loaded it", "sync", "num_engines", _POLICY),
-    _seconds(
-        "spag_ray_sync_seconds", "time from publishing a version until every engine has it", "sync", _POLICY, _SHORT_S
-    ),
-    _counter("spag_ray_sync_bytes_total", "bytes", "weights sent to each engine", "sync", "num_bytes", labels=_POLICY),
+    _of_sync("policy_version", "versions", "newest version on the engines", "version"),
+    _of_sync("sync_engines", "engines", "engines that loaded it", "num_engines"),
+    _seconds("sync_seconds", "time from publishing a version until every engine has it", "sync", _POLICY, _SHORT_S),
+    _counter("sync_bytes_total", "bytes", "weights sent to each engine", "sync", "num_bytes", labels=_POLICY),
     _counter(
-        "spag_ray_sync_broken_channels_total",
+        "sync_broken_channels_total",
         "versions",
         "versions sent through the object store because engines were lost in a broadcast",
         "sync",
@@ -370,12 +322,10 @@ METRICS: tuple[Metric, ...] = (
         labels=_POLICY,
     ),
     # tasks of lm-evaluation-harness
-    _gauge(
-        "spag_ray_task_score", "", "newest stage's score in a task", "evaluation", "value", ("policy", "task", "metric")
-    ),
+    _gauge("task_score", "", "newest stage's score in a task", "evaluation", "value", ("policy", "task", "metric")),
     # games on held-out words
     _gauge(
-        "spag_ray_right_guess_ratio",
+        "right_guess_ratio",
         "ratio",
         "held-out games: share of guesses that were right",
         "held_out",
@@ -383,7 +333,7 @@ METRICS: tuple[Metric, ...] = (
         ("stage", "game"),
     ),
     _gauge(
-        "spag_ray_trap_ratio",
+        "trap_ratio",
         "ratio",
         "held-out games: share of attacker wins in which the defender said the word without noticing",
         "held_out",
@@ -391,7 +341,7 @@ METRICS: tuple[Metric, ...] = (
         ("stage", "game"),
     ),
     _gauge(
-        "spag_ray_could_have_known_ratio",
+        "could_have_known_ratio",
         "ratio",
         "held-out games: the word's mean probability at the defender's last turn",
         "held_out",
@@ -399,25 +349,18 @@ METRICS: tuple[Metric, ...] = (
         ("stage", "game"),
     ),
     _gauge(
-        "spag_ray_could_have_known_nats",
+        "could_have_known_nats",
         "nats",
         "held-out games: mean logarithm of that probability",
         "held_out",
         "could_have_known_nats",
         ("stage", "game"),
     ),
-    _gauge(
-        "spag_ray_elo",
-        "",
-        "how much better the newest stage is than the first, on Elo's scale",
-        "elo",
-        "elo",
-        ("game",),
-    ),
-    _gauge("spag_ray_elo_of_seat", "", "the same, in a seat", "elo", f"elo/{_SEAT}", ("game", "seat")),
+    _gauge("elo", "", "how much better the newest stage is than the first, on Elo's scale", "elo", "elo", ("game",)),
+    _gauge("elo_of_seat", "", "the same, in a seat", "elo", f"elo/{_SEAT}", ("game", "seat")),
     # solved games
     _gauge(
-        "spag_ray_exploitability",
+        "exploitability",
         "",
         "a solved game's figures of the newest stage, such as nash_conv",
         "exploitability",
@@ -426,7 +369,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     # collapse
     _counter(
-        "spag_ray_collapse_alarms_total",
+        "collapse_alarms_total",
         "alarms",
         "figures that were outside an earlier stage's interval for two stages",
         "collapse",
@@ -436,7 +379,7 @@ METRICS: tuple[Metric, ...] = (
         guessing_at_start=({"figure": "right guesses"},),
     ),
     _gauge(
-        "spag_ray_mix_ratio",
+        "mix_ratio",
         "ratio",
         "share of the next round's games against frozen opponents",
         "collapse",
@@ -445,27 +388,27 @@ METRICS: tuple[Metric, ...] = (
     ),
     # failures and checkpoints
     _counter(
-        "spag_ray_restarts_total",
+        "restarts_total",
         "restarts",
         "parts of the run that were restarted, by cause",
         "restart",
         labels=("part", "cause"),
         at_start=tuple({"part": part, "cause": cause} for part in _PARTS for cause in _CAUSES),
     ),
-    _counter("spag_ray_engines_joined_total", "engines", "engines that joined", "engine_joined", at_start=_ONCE),
+    _counter("engines_joined_total", "engines", "engines that joined", "engine_joined", at_start=_ONCE),
     _counter(
-        "spag_ray_engine_changes_total",
+        "engine_changes_total",
         "changes",
         "changes of engines' states, by the state that they changed to",
         "engine_state",
         labels=("state",),
         at_start=tuple({"state": state} for state in _STATES),
     ),
-    _counter("spag_ray_engines_lost_total", "engines", "engines that died or hung", "engine_lost", at_start=_ONCE),
-    _counter("spag_ray_engines_left_total", "engines", "engines removed on request", "engine_left", at_start=_ONCE),
-    _counter("spag_ray_resumes_total", "resumes", "resumes from a checkpoint", "resumed", at_start=_ONCE),
-    _counter("spag_ray_log_damage_total", "faults", "episode logs found damaged", "log_damage", at_start=_ONCE),
-    _counter("spag_ray_logs_set_aside_total", "logs", "episode logs set aside", "set_aside", at_start=_ONCE),
-    _seconds("spag_ray_checkpoint_seconds", "time to save a checkpoint", "checkpoint", (), _LONG_S),
-    _gauge("spag_ray_checkpoint_bytes", "bytes", "size of the newest checkpoint", "checkpoint", "num_bytes"),
+    _counter("engines_lost_total", "engines", "engines that died or hung", "engine_lost", at_start=_ONCE),
+    _counter("engines_left_total", "engines", "engines removed on request", "engine_left", at_start=_ONCE),
+    _counter("resumes_total", "resumes", "resumes from a checkpoint", "resumed", at_start=_ONCE),
+    _counter("log_damage_total", "faults", "episode logs found damaged", "log_damage", at_start=_ONCE),
+    _counter("logs_set_aside_total", "logs", "episode logs set aside", "set_aside", at_start=_ONCE),
+    _seconds("checkpoint_seconds", "time to save a checkpoint", "checkpoint", (), _LONG_S),
+    _gauge("checkpoint_bytes", "bytes", "size of the newest checkpoint", "checkpoint", "num_bytes"),
 )

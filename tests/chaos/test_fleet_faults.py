@@ -94,7 +94,7 @@ def test_engines_that_are_to_leave_while_new_weights_wait_for_their_games(
     def come_and_go(run: Any) -> bool:
         fleet, (policy,) = run._parts.fleet, run._parts.policies
         name = fleet.add(policy, is_extra=True)
-        record = next(each for each in fleet.records if each.name == name)
+        record = next(each for each in fleet.roster.records if each.name == name)
         deadline = time.monotonic() + 60
         while record.state != "draining":  # a sync waits for its games
             assert time.monotonic() < deadline

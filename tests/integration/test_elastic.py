@@ -89,7 +89,7 @@ def test_an_engine_is_added_on_a_new_node_and_leaves_when_its_node_is_drained(
 
     def one_less(run: Any) -> None:
         fleet = run._parts.fleet
-        fleet.retire(fleet.records[-1], "fewer are needed")
+        fleet.retire(fleet.roster.records[-1], "fewer are needed")
 
     ray.get(retire.remote(one_less), timeout=120)
     wait_for(lambda: len(added()) == 2, 90)  # the load asks for it again

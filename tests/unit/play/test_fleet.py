@@ -100,20 +100,20 @@ class Parts:
         self.fleet.start("model", "policy", "policy", count, self.policy)
 
     def record(self, name: str) -> EngineRecord:
-        return next(each for each in self.fleet.records if each.name == name)
+        return next(each for each in self.fleet.roster.records if each.name == name)
 
     def until(self, is_so: Callable[[], bool]) -> None:
         deadline = time.monotonic() + WITHIN_S
         while not is_so():
             self.fleet.tasks.check()
             assert time.monotonic() < deadline, (
-                [(each.name, str(each.state)) for each in self.fleet.records],
+                [(each.name, str(each.state)) for each in self.fleet.roster.records],
                 [each.name for each in self.ray.alive],
             )
             time.sleep(0.005)
 
     def play(self) -> list[str]:
-        return [engine.name for engine in self.fleet.of("policy")]
+        return [engine.name for engine in self.fleet.roster.of("policy")]
 
     def close(self) -> None:
         self.ray.busy.clear()
@@ -250,9 +250,9 @@ def test_new_weights_do_not_wait_for_games_that_wait_for_an_engine(make: Callabl
     parts.ray.start_s = 0.3
     parts.ray.busy.add("engine-policy-0")
     parts.ray.engines[1].is_dead = True
-    parts.until(lambda: parts.fleet.of("past") == [])
+    parts.until(lambda: parts.fleet.roster.of("past") == [])
     parts.publisher.publish()
-    parts.until(lambda: [engine.name for engine in parts.fleet.of("past")] == ["engine-past-0.2"])
+    parts.until(lambda: [engine.name for engine in parts.fleet.roster.of("past")] == ["engine-past-0.2"])
 
 
 def test_an_engine_whose_pool_has_ended_does_not_come_back(make: Callable[..., Parts]) -> None:
@@ -263,16 +263,16 @@ def test_an_engine_whose_pool_has_ended_does_not_come_back(make: Callable[..., P
     parts.until(lambda: len(parts.ray.engines) == 2)
     parts.fleet.remove_pool("past")
     parts.until(lambda: parts.ray.engines[1].is_dead)
-    assert parts.fleet.records == []
+    assert parts.fleet.roster.records == []
 
 
 def test_saved_weights_reach_every_engine_of_a_pool_and_the_next_ones(make: Callable[..., Parts]) -> None:
     parts = make()
     parts.fleet.start("other", "past", "past", 2)
     parts.publisher.give("past", {None: ("/saved", 7)})
-    assert [each.version for each in parts.fleet.records] == [7, 7]
+    assert [each.version for each in parts.fleet.roster.records] == [7, 7]
     parts.ray.engines[0].is_dead = True
-    parts.until(lambda: {engine.name for engine in parts.fleet.of("past")} == {"engine-past-0.2", "engine-past-1"})
+    parts.until(lambda: {each.name for each in parts.fleet.roster.of("past")} == {"engine-past-0.2", "engine-past-1"})
     assert parts.record("engine-past-0.2").version == 7
 
 
@@ -289,7 +289,7 @@ def test_an_engine_whose_process_ends_while_it_starts_is_a_line_with_its_logs(ma
         with pytest.raises(EngineGoneError, match=r"ended while it started \(The actor.*/logs$") as caught:
             parts.start(1)
     assert "\n" not in str(caught.value)
-    assert parts.fleet.records == []
+    assert parts.fleet.roster.records == []
 
 
 def test_every_change_of_a_state_is_a_line_in_the_log_and_in_the_metrics(
@@ -377,7 +377,7 @@ def test_engines_that_are_stopped_because_learners_were_lost_count_as_no_restart
     parts.patch.setattr(parts.policy, "publish", publish)
     with pytest.raises(LearnersLostError):
         parts.publisher.publish()
-    parts.until(lambda: [each.state for each in parts.fleet.records if each.life == 2] == [State.BEHIND] * 3)
+    parts.until(lambda: [each.state for each in parts.fleet.roster.records if each.life == 2] == [State.BEHIND] * 3)
     assert parts.failures == []
 
 
@@ -387,7 +387,9 @@ def test_an_engine_that_is_removed_while_it_joins_is_no_error_of_the_run(make: C
     with ThreadPoolExecutor() as threads:
         with parts.fleet.updating:
             added = threads.submit(parts.fleet.add, parts.policy, True)
-            parts.until(lambda: len(parts.fleet.records) == 2 and parts.fleet.records[1].engine is not None)
+            parts.until(
+                lambda: len(parts.fleet.roster.records) == 2 and parts.fleet.roster.records[1].engine is not None
+            )
             parts.fleet.remove("engine-policy-added-1")
         with pytest.raises(EngineError):
             added.result(WITHIN_S)
@@ -443,7 +445,7 @@ class Model(RuleBasedStateMachine):
         self.calls.append((self.own if own else self.beside).submit(work))
 
     def _one(self, number: int) -> Any:
-        up = [each for each in self.parts.fleet.records if each.is_up]
+        up = [each for each in self.parts.fleet.roster.records if each.is_up]
         return up[number % len(up)] if up else None
 
     @rule(start_s=st.sampled_from([0.0, 0.05, 0.3]))
@@ -497,7 +499,7 @@ class Model(RuleBasedStateMachine):
 
         def leave() -> None:
             if self.parts.fleet.move_off(record, engine, "its node is drained", 0.1) and not record.is_extra:
-                self.parts.fleet.bring_back(record)
+                self.parts.fleet.replace(record)
 
         if engine is not None:
             self._do(leave)
@@ -540,17 +542,17 @@ class Model(RuleBasedStateMachine):
             assert error is None or isinstance(error, may_fail), error
         self.calls = []
         parts.until(self._is_well)
-        versions = {each.version for each in parts.fleet.records if each.learner is parts.policy}
+        versions = {each.version for each in parts.fleet.roster.records if each.learner is parts.policy}
         assert versions <= {parts.policy.version}
         for arena in parts.arenas.handles:
             known = {name for pool in arena.known.values() for name, told in pool.items() if told[0]}  # type: ignore[attr-defined]
-            assert known <= {each.name for each in parts.fleet.records}
+            assert known <= {each.name for each in parts.fleet.roster.records}
             assert all(told[1] for pool in arena.known.values() for told in pool.values())  # type: ignore[attr-defined]
         assert len(parts.failures) <= self.num_failures
 
     def _is_well(self) -> bool:
         """Every slot plays, in a process of its own that lives, and no other process is left."""
-        records, alive = self.parts.fleet.records, self.parts.ray.alive
+        records, alive = self.parts.fleet.roster.records, self.parts.ray.alive
         slots = {each.slot for each in records if not each.is_extra}
         playing = [id(each.process.handle) for each in records if each.state is State.PLAYING]
         are_there = len(playing) == len(records) and slots == {"engine-policy-0", "engine-policy-1", "engine-past-0"}

@@ -32,9 +32,6 @@ class Told:
     def give(self, pool: str, saved: Any) -> None:
         self.events.append(("give", pool, saved))
 
-    def give_back(self, pool: str, newest: Any) -> None:
-        self.events.append(("give back", pool, newest))
-
     def forget(self, pool: str) -> None:
         self.events.append(("forget", pool))
 
@@ -77,7 +74,8 @@ def test_engines_take_all_players_of_an_evaluation_and_then_the_newest_weights_a
     assert told.events == [
         ("give", "policy", players),
         *(("play", pair, 8) for pair in games),
-        ("give back", "policy", newest),
+        ("give", "policy", {None: newest}),
+        ("forget", "policy"),
     ]
     attacker, defender = told.seats["spag-2@imitated"]
     assert (attacker.pool, attacker.policy, attacker.adapter) == ("policy", "policy", None)
@@ -93,13 +91,13 @@ def test_nothing_is_given_for_matches_that_were_played_or_have_no_opponent_yet()
     assert told.events == []
     told.played.pop()
     opponents.evaluate(IMITATED)
-    assert [event[0] for event in told.events] == ["give", "play", "give back"]
+    assert [event[0] for event in told.events] == ["give", "play", "give", "forget"]
 
 
 def test_each_policy_holds_the_players_of_its_own_seat() -> None:
     told = Told()
-    frozen(told, ("attacker", "defender")).meet(Stage.of_round(1), IMITATED, 3)
-    given = {event[1]: event[2] for event in told.events if event[0] == "give"}
+    frozen(told, ("attacker", "defender")).meet(Stage.of_round(1), [IMITATED], 3)
+    given = {event[1]: event[2] for event in told.events[:2]}
     assert given == {
         name: {None: (str(RUN / f"spag-1-{name}"), 4), "imitated": (str(RUN / f"imitated-{name}"), 0)}
         for name in ("attacker", "defender")

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from actors.policy import WakePart
-from cluster.fleet.publisher import Publisher
+from cluster.fleet.publisher import Publisher, published_in
 from spag_ray.config.loading import parse_config
 from spag_ray.host.folder_lease import FolderLease
 
@@ -80,7 +80,7 @@ def test_colocated_one_sleeps_while_the_other_works_and_both_hold_weights_only_w
         publisher.wake_learners()
         policy.learn()
         publisher.publish()
-        assert publisher.published() == {"policy": 1}
+        assert published_in(tmp_path) == {"policy": 1}
 
     learn_and_publish("colocated")
     assert events == ["engines sleep", "learner wakes", "learn", *taken]

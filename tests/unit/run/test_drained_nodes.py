@@ -20,8 +20,7 @@ class FakeFleet:
     """Engines whose handle is the name of their node. They move off at once; threads run to their end at once."""
 
     def __init__(self, *records: EngineRecord) -> None:
-        self.records = list(records)
-        self.roster = SimpleNamespace(lock=threading.RLock())
+        self.roster = SimpleNamespace(lock=threading.RLock(), records=list(records))
         self.tasks = SimpleNamespace(start=self.in_thread, is_stopped=False)
         self.done: list[str] = []
         self.within_s = 0.0
@@ -34,7 +33,7 @@ class FakeFleet:
         self.within_s = timeout_s
         return True
 
-    def bring_back(self, record: EngineRecord) -> None:
+    def replace(self, record: EngineRecord) -> None:
         self.done.append(f"{record.name} comes back")
 
 

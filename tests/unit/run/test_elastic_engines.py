@@ -23,11 +23,13 @@ POLICY: Any = Policy()
 
 
 class FakeFleet:
-    """Engines that join and leave at once; `num_turns` turns are under way at each."""
+    """Engines that join and leave at once; `num_turns` turns are under way at each. It is its own roster, and hears
+    their heartbeats."""
 
     def __init__(self, num_turns: int) -> None:
         self.num_turns = num_turns
         self.records: list[Any] = []
+        self.roster = self.heartbeats = self
         self.tasks = SimpleNamespace(start=self.in_thread, is_stopped=False)
         self.refused: Exception | None = None
         self.place(False)
@@ -36,6 +38,7 @@ class FakeFleet:
         name = f"engine-{len(self.records)}"
         self.records.append(SimpleNamespace(learner=POLICY, is_extra=is_extra, name=name, is_up=True))
 
+    @property
     def num_pending(self) -> dict[str, int]:
         return {record.name: self.num_turns for record in self.records}
 

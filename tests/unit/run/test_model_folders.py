@@ -61,6 +61,6 @@ def test_an_error_that_nobody_foresaw_is_a_failed_check_too(checked: Any, monkey
     def fail(*_: Any) -> None:
         raise ZeroDivisionError("once\nupon")
 
-    monkeypatch.setattr(doctor, "check_model", fail)
+    monkeypatch.setattr(doctor, "check_games", fail)
     failed = [each for each in checked(CAN_START["plain"]) if each.status == "fail"]
     assert failed == [CheckResult("prompts", "fail", "ZeroDivisionError: once upon")]

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from cluster.launch import placed_run
 from cluster.launch.placed_run import training_words, words_of_file
+from cluster.monitor.terminal import say
 from cluster.runtime.run_folder import check_can_be_made, note_stop
 from spag_ray.config.loading import parse_config
 from spag_ray.errors import ConfigError, InputError, RunFolderError
@@ -245,7 +246,7 @@ class TestNoteStop:
 @pytest.mark.parametrize("text", ["run folder: runs/x[/y]", "runs/x[red]/a [bold]", "runs/größe [1]"])
 def test_a_path_is_printed_as_it_is_and_not_read_as_markup(text: str) -> None:
     printed = io.StringIO()
-    placed_run.said_on(Console(file=printed, width=40))(text)
+    say(Console(file=printed, width=40), text)
     assert printed.getvalue() == f"{text}\n"
     source = (Path(placed_run.__file__).parents[1] / "commands" / "train.py").read_text()
     printing = re.findall(r"console\.print\((?:[^()]|\([^()]*\))*\)", source)
