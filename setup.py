@@ -25,12 +25,7 @@ INSTALL_REQUIRES = [
     "rich>=13.9",
     "cachetools>=5.5",
 ]
-REPORT_REQUIRES = [
-    "choix>=0.4",
-    "scipy>=1.13",
-    "plotly>=6",
-    "jinja2>=3.1",
-]
+REPORT_REQUIRES = ["choix>=0.4", "scipy>=1.13", "plotly>=6", "jinja2>=3.1"]
 RUN_REQUIRES = [
     *REPORT_REQUIRES,
     "torch>=2.10",

@@ -41,11 +41,7 @@ class Sampling:
     def of(cls, config: SamplingConfig, temperature: float) -> Sampling:
         """What a configuration says, at another temperature."""
         return cls(
-            temperature,
-            config.max_new_tokens,
-            config.top_k,
-            config.top_p,
-            max_thought_tokens=config.max_thought_tokens,
+            temperature, config.max_new_tokens, config.top_k, config.top_p, max_thought_tokens=config.max_thought_tokens
         )
 
 

@@ -22,12 +22,7 @@ class TransformersPolicy:
     """A causal LM in this process; `dtype` float32 or bfloat16."""
 
     def __init__(
-        self,
-        model: str,
-        dtype: str = "float32",
-        max_model_len: int = 2048,
-        name: str = "policy",
-        version: int = 0,
+        self, model: str, dtype: str = "float32", max_model_len: int = 2048, name: str = "policy", version: int = 0
     ) -> None:
         self.name = name
         self.version = version

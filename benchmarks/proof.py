@@ -336,11 +336,7 @@ def guess_lines(seeds: Sequence[Path]) -> Iterator[str]:
     for stage, found in reports.items():
         total = {key: sum(each[key] for each in found) for key in COUNTS}
         known = [each["could_have_known"] for each in found if each["could_have_known"] is not None]
-        cells = [
-            str(total["games"]),
-            *guess_cells(total),
-            f"{100 * statistics.fmean(known):.0f} %" if known else "",
-        ]
+        cells = [str(total["games"]), *guess_cells(total), f"{100 * statistics.fmean(known):.0f} %" if known else ""]
         yield f"| {stage.removeprefix('eval-')} | {' | '.join(cells)} |"
 
 

@@ -168,14 +168,7 @@ class Plane:
         self.arenas = [
             ray.remote(ArenaActor)
             .options(num_cpus=0, max_concurrency=1024)
-            .remote(
-                f"arena-{n}",
-                f"{self.folder.name}/arena-{n}.log",
-                [RULES],
-                600.0,
-                600.0,
-                self.buffer,
-            )
+            .remote(f"arena-{n}", f"{self.folder.name}/arena-{n}.log", [RULES], 600.0, 600.0, self.buffer)
             for n in range(num_arenas)
         ]
         process = ray.remote(EngineProcess).options(num_cpus=0, max_concurrency=4096)

@@ -138,10 +138,7 @@ def batches() -> dict[str, Any]:
     size = len(pickle.dumps(games))
     found: dict[str, Any] = {"ranks": NUM_RANKS, "games": NUM_GAMES, "sample_bytes": size}
     with ray_session(ClusterConfig(object_store_gib=2)), simulated_group() as (group, _):
-        for name, call in (
-            ("step", lambda: group.step(games, [])),
-            ("score", lambda: group.score_games(games, 1.0)),
-        ):
+        for name, call in (("step", lambda: group.step(games, [])), ("score", lambda: group.score_games(games, 1.0))):
             took = []
             before = store_bytes()
             for _ in range(REPEATS):

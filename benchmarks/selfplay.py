@@ -221,12 +221,7 @@ def play_offline(
 
     def params(number: int) -> Any:
         return vllm.SamplingParams(
-            temperature=1.0,
-            max_tokens=NEW_TOKENS,
-            stop_token_ids=end_ids,
-            seed=number,
-            logprobs=0,
-            detokenize=False,
+            temperature=1.0, max_tokens=NEW_TOKENS, stop_token_ids=end_ids, seed=number, logprobs=0, detokenize=False
         )
 
     def run(part: Sequence[tuple[int, ...]]) -> tuple[int, float]:

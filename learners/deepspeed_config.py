@@ -68,10 +68,7 @@ def _wanted(config: LearnerConfig) -> dict[str, Any]:
         "gradient_clipping": config.max_grad_norm,
         "bf16": {"enabled": config.dtype == "bfloat16"},
         "data_types": {"grad_accum_dtype": "fp32"},
-        "zero_optimization": {
-            "stage": config.zero_stage,
-            **_message_sizes(config.num_ranks),
-        },
+        "zero_optimization": {"stage": config.zero_stage, **_message_sizes(config.num_ranks)},
         # The learning rate is set before every step by learners/learner.py.
         "optimizer": {
             "type": "AdamW",

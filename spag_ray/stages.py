@@ -44,14 +44,7 @@ _PHASES = {
     StageKind.PLAY: "play",
     StageKind.LEARN: "learn",
 }
-_ORDER = (
-    StageKind.BASE,
-    StageKind.EXPERT,
-    StageKind.IMITATED,
-    StageKind.ROUND,
-    StageKind.STREAM,
-    StageKind.MATCH,
-)
+_ORDER = (StageKind.BASE, StageKind.EXPERT, StageKind.IMITATED, StageKind.ROUND, StageKind.STREAM, StageKind.MATCH)
 _ALONE = frozenset({"base", "expert", "stream", "play"})
 _LEARNED = re.compile(r"(imitated|learn|spag-([1-9]\d{0,8}))(?:-(attacker|defender))?", re.ASCII)
 _OWN = r"(?:base|imitated|spag-[1-9]\d{0,8})"

@@ -6,11 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 # One GPU, on which engine and learner take turns: half of it is reserved for each, so Ray places both there.
 # A model of 135M needs little of a card's memory.
-ON_ONE_GPU = (
-    "engine.num_gpus=0.5",
-    "learner.num_gpus=0.5",
-    "engine.gpu_memory_utilization=0.4",
-)
+ON_ONE_GPU = ("engine.num_gpus=0.5", "learner.num_gpus=0.5", "engine.gpu_memory_utilization=0.4")
 
 
 def gpu_build() -> str | None:

@@ -21,12 +21,7 @@ from spag_ray.episodes.formats import write_games
 
 
 def run_play(
-    config: RunConfig,
-    attacker: str | None,
-    defender: str | None,
-    words_file: Path | None,
-    out: Path,
-    console: Console,
+    config: RunConfig, attacker: str | None, defender: str | None, words_file: Path | None, out: Path, console: Console
 ) -> None:
     """`spag-ray play`: one game per word, written in the published format."""
     refuse_existing(out)

@@ -28,11 +28,7 @@ class ElasticEngines:
     """Call `scale` again and again. One engine at a time joins or leaves, in a thread. `learner_waits`: see Load."""
 
     def __init__(
-        self,
-        config: EngineConfig,
-        fleet: Fleet,
-        policies: Sequence[LearningPolicy],
-        note: Callable[[str], None],
+        self, config: EngineConfig, fleet: Fleet, policies: Sequence[LearningPolicy], note: Callable[[str], None]
     ) -> None:
         limits = config.num_engines
         self._fleet = fleet

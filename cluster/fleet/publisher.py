@@ -32,12 +32,7 @@ class Publisher:
     """The publisher of one run. If `placement` is not `colocated`, nothing sleeps."""
 
     def __init__(
-        self,
-        config: RunConfig,
-        lease: FolderLease,
-        policies: Sequence[LearningPolicy],
-        fleet: Fleet,
-        arenas: Arenas,
+        self, config: RunConfig, lease: FolderLease, policies: Sequence[LearningPolicy], fleet: Fleet, arenas: Arenas
     ) -> None:
         self._takes_turns = config.placement == "colocated"
         self._config = config

@@ -127,10 +127,7 @@ class Answers(Generic[R]):
 
 
 def gather(
-    engines: Sequence[Engine],
-    refs: Sequence[Ref[R]],
-    timeout_s: float,
-    again: Callable[[Engine], Ref[R]] | None = None,
+    engines: Sequence[Engine], refs: Sequence[Ref[R]], timeout_s: float, again: Callable[[Engine], Ref[R]] | None = None
 ) -> Answers[R]:
     """Wait for one call to each engine, `timeout_s` for all. Engines that died, are stuck, or refused are killed.
 

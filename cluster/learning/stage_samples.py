@@ -217,11 +217,7 @@ class StageSamples:
         return with_listening(games, heard)
 
     def _unsaid(
-        self,
-        config: RunConfig,
-        games: list[GameSample],
-        episodes: Sequence[Episode],
-        learning: set[str] | None = None,
+        self, config: RunConfig, games: list[GameSample], episodes: Sequence[Episode], learning: set[str] | None = None
     ) -> list[GameSample]:
         """The games with the words that their turns are trained not to say, if that is configured."""
         if not config.objective.unsaid_coeff:

@@ -174,8 +174,7 @@ class Checkpoints:
     def _check_budget(self, num_bytes: int) -> None:
         if self._max_bytes is not None and num_bytes > self._max_bytes:
             raise OSError(
-                122,
-                f"it is {num_bytes / 2**30:.3f} GiB, checkpoint.max_gib allows {self._max_bytes / 2**30:.3f}",
+                122, f"it is {num_bytes / 2**30:.3f} GiB, checkpoint.max_gib allows {self._max_bytes / 2**30:.3f}"
             )
 
     def _prune(self, keep: Path) -> None:

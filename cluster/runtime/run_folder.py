@@ -193,11 +193,7 @@ def _git_commit() -> str | None:
     here = Path(__file__).resolve().parent
     try:
         done = subprocess.run(
-            ["git", "-C", str(here), "rev-parse", "HEAD"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=False,
+            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=False
         )
     except OSError:
         return None

@@ -34,15 +34,7 @@ from cluster.serve.guard import Guard
 from spag_ray.config.files import shown_config
 from spag_ray.errors import SpagError
 from spag_ray.results.report.markup import NOTHING, table
-from spag_ray.results.report.page import (
-    MAX_GAMES,
-    Live,
-    own_file,
-    page_script,
-    plotly_script,
-    read_run,
-    rendered,
-)
+from spag_ray.results.report.page import MAX_GAMES, Live, own_file, page_script, plotly_script, read_run, rendered
 from spag_ray.results.report.run_curves import RunCurves
 from spag_ray.results.report.tokens import Decode
 

@@ -139,10 +139,7 @@ PANELS: dict[str, tuple[Panel, ...]] = {
         Panel("Collapse: alarms", ("collapse_alarms_total",), rare=True),
         Panel("Games against frozen opponents", ("mix_ratio",)),
     ),
-    "Matches": (
-        Panel("Elo against the first stage", ("elo",)),
-        Panel("Elo by seat", ("elo_of_seat",)),
-    ),
+    "Matches": (Panel("Elo against the first stage", ("elo",)), Panel("Elo by seat", ("elo_of_seat",))),
     "Solved games": (Panel("Exploitability", ("exploitability",)),),
     "Tasks": (Panel("Scores", ("task_score",)),),
     "Faults and checkpoints": (

@@ -72,8 +72,7 @@ class EngineConfig(Part):
     dtype: Dtype = Field(default_factory=dtype_for, description="by default bfloat16, on CPUs without AVX-512 float32")
     num_cpus: float = Field(1, ge=0, description="CPU cores Ray reserves for one engine")
     env: dict[str, str] = Field(
-        {},
-        description="environment of every engine, set before it loads its libraries (NCCL_SOCKET_IFNAME, ...)",
+        {}, description="environment of every engine, set before it loads its libraries (NCCL_SOCKET_IFNAME, ...)"
     )
     turn_timeout_s: float = Field(600, gt=0, description="a turn that takes longer is retried on another engine")
     start_timeout_s: float = Field(

@@ -27,10 +27,7 @@ class GamePackage(NamedTuple):
     example: str
 
 
-PACKAGES = {
-    "textarena": GamePackage("textarena", "TicTacToe-v0"),
-    "openspiel": GamePackage("pyspiel", "leduc_poker"),
-}
+PACKAGES = {"textarena": GamePackage("textarena", "TicTacToe-v0"), "openspiel": GamePackage("pyspiel", "leduc_poker")}
 
 
 class GameConfig(Part):

@@ -252,11 +252,7 @@ def held(folder: Path, say: Callable[[str], None] = lambda text: None) -> Iterat
 
 
 def _is_free(
-    place: Path,
-    number: int,
-    say: Callable[[str], None],
-    clock: Callable[[], float],
-    sleep: Callable[[float], None],
+    place: Path, number: int, say: Callable[[str], None], clock: Callable[[], float], sleep: Callable[[float], None]
 ) -> bool:
     """Whether lease `number` was released or its holder is dead; False if it is no longer the newest.
 

@@ -89,11 +89,7 @@ class Judgement:
 
 
 def figures_of(
-    stage: str,
-    matches: Iterable[Match],
-    against: Iterable[str],
-    entropies: Entropies,
-    game: GameNames,
+    stage: str, matches: Iterable[Match], against: Iterable[str], entropies: Entropies, game: GameNames
 ) -> dict[str, Figure]:
     """The figures of a stage: from its games on held-out words against itself, its score in both seats against each of
     `against`, and its steps. Figures without games or steps are left out."""

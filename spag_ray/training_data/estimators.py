@@ -127,12 +127,7 @@ def _whole(trajectories: Sequence[Trajectory], advantages: Sequence[float]) -> A
     return [[value] * len(each.num_tokens) for each, value in zip(trajectories, advantages, strict=True)]
 
 
-PURE: dict[str, Estimator] = {
-    "rloo": rloo,
-    "grpo": grpo,
-    "reinforce++": reinforce_plus_plus,
-    "marshal": marshal,
-}
+PURE: dict[str, Estimator] = {"rloo": rloo, "grpo": grpo, "reinforce++": reinforce_plus_plus, "marshal": marshal}
 
 
 def estimator_of(objective: ObjectiveConfig, baselines: RoleBaselines | None, is_new: Sequence[bool]) -> Estimator:

@@ -33,14 +33,7 @@ def episode_from_game(
         role = Role(said["role"])
         tokens = renderer.reply_ids(said["content"].strip())
         turns.append(
-            Turn(
-                role,
-                said["content"],
-                renderer.prompt(turns, role, word),
-                tokens,
-                (0.0,) * len(tokens),
-                "file",
-            )
+            Turn(role, said["content"], renderer.prompt(turns, role, word), tokens, (0.0,) * len(tokens), "file")
         )
     return Episode(
         episode_id=f"{stage}/{number:06d}",

@@ -67,10 +67,7 @@ def _places(turn: Turn, word: Spoken, first: int) -> Iterator[Sample]:
 
 
 def heard_words(
-    episodes: Sequence[Episode],
-    claim: Callable[[str], Claim],
-    max_tokens: int,
-    learning: Container[str] | None = None,
+    episodes: Sequence[Episode], claim: Callable[[str], Claim], max_tokens: int, learning: Container[str] | None = None
 ) -> Places:
     """{episode_id: for each of the defender's turns, a place for each word that was said before}.
 

@@ -200,13 +200,7 @@ def test_an_engine_that_is_lost_in_the_middle_of_its_weights(
 ) -> None:
     """The other engine gets the whole version, and the lost one's successor the version that is played then. If the
     channel broke, the other one gets the version by the object store, and the next one by a new channel."""
-    config = stream_run(
-        tiny_model,
-        words,
-        400,
-        learner={"bucket_bytes": 4096},
-        sync={"channel": "shared_memory"},
-    )
+    config = stream_run(tiny_model, words, 400, learner={"bucket_bytes": 4096}, sync={"channel": "shared_memory"})
     folder = make_run_folder(tmp_path / "run", config)
     calls: list[Any] = []
 

@@ -64,9 +64,7 @@ def wait_for(is_so: Callable[[], bool], seconds: float) -> None:
 @pytest.mark.long  # a cluster of several nodes
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
-    "run",
-    [("rounds", {"min": 1, "max": 2, "grow_after_s": 2, "shrink_after_s": 600}, "games")],
-    indirect=True,
+    "run", [("rounds", {"min": 1, "max": 2, "grow_after_s": 2, "shrink_after_s": 600}, "games")], indirect=True
 )
 def test_an_engine_is_added_on_a_new_node_and_leaves_when_its_node_is_drained(
     nodes: Cluster, run: Any, tmp_path: Path

@@ -446,10 +446,7 @@ def test_an_attacker_and_a_defender_learn_side_by_side_from_both_sides_of_their_
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("channel", "kind"),
-    [
-        ("object_store", "transformers"),
-        pytest.param("shared_memory", "vllm", marks=pytest.mark.long),
-    ],
+    [("object_store", "transformers"), pytest.param("shared_memory", "vllm", marks=pytest.mark.long)],
 )
 def test_two_ranks_with_partitioned_weights_take_turns_with_the_engine_on_the_same_devices(
     channel: str, kind: str, tiny_model: Path, words: Path, tmp_path: Path

@@ -18,11 +18,7 @@ from cluster.commands.evaluate import run_eval
 from cluster.commands.train import run_training
 from spag_ray.errors import ConfigError, InputError
 from spag_ray.results.evaluations import read_evaluations
-from tests.support.evaluation_tasks import (
-    model_over,
-    rows_of_the_harness,
-    write_tasks,
-)
+from tests.support.evaluation_tasks import model_over, rows_of_the_harness, write_tasks
 from tests.support.runs import quiet, records_of, tiny_run
 
 

@@ -40,11 +40,7 @@ def test_an_opponents_engine_that_is_killed_is_replaced_and_the_league_plays_on(
     """Every version another opponent is drawn: the engine that has been replaced is given its weights as well."""
     faults = ["opponent engine killed"] * 2
     config = stream_run(
-        tiny_model,
-        words,
-        40,
-        engine={"kind": kind, "num_engines": 1},
-        league={"past_share": 0.5, "max_snapshots": 2},
+        tiny_model, words, 40, engine={"kind": kind, "num_engines": 1}, league={"past_share": 0.5, "max_snapshots": 2}
     )
     run = FaultyRun(config, tmp_path / "run", faults, gap_s=3, seed=0, hit=lambda *_: kill_engine("-past-"))
     run.to_the_end()

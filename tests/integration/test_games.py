@@ -41,12 +41,7 @@ def run_of(game: str, model: Path, **changes: Any) -> RunConfig:
         "sampling": {"temperature": 1.0, "max_new_tokens": 4},
         "imitation": {"games": 48, "batch_games": 4, "learning_rate": 1e-2, "learn_from": "all"},
         "self_play": {"rounds": 2, "games_per_round": 24, "last_learning_rate": 5e-4},
-        "objective": {
-            "learn_from": "both",
-            "baseline": "scenario",
-            "role_weights": "none",
-            "kl_reference": "start",
-        },
+        "objective": {"learn_from": "both", "baseline": "scenario", "role_weights": "none", "kl_reference": "start"},
     }
     for key, value in changes.items():
         settings[key] = {**settings[key], **value} if isinstance(settings.get(key), dict) else value

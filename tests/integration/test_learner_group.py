@@ -11,12 +11,7 @@ from typing import Any
 import pytest
 import ray
 
-from benchmarks.scale_learning import (
-    BUCKET_BYTES,
-    NUM_BUCKETS,
-    example_games,
-    simulated_group,
-)
+from benchmarks.scale_learning import BUCKET_BYTES, NUM_BUCKETS, example_games, simulated_group
 from cluster.learning.learner_group import LearnerGroup
 from spag_ray.errors import LearnerError, LearnersLostError
 from spag_ray.training_data.samples import Sample

@@ -86,12 +86,7 @@ def play(tmp_path: Path, tiny_model: Path, words: Path, capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize("kind", ["transformers", pytest.param("vllm", marks=pytest.mark.long)])
 def test_engines_take_one_players_weights_after_anothers(
-    kind: str,
-    tmp_path: Path,
-    tiny_model: Path,
-    other_tiny_model: Path,
-    play: Play,
-    capsys: pytest.CaptureFixture[str],
+    kind: str, tmp_path: Path, tiny_model: Path, other_tiny_model: Path, play: Play, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Slow: two engines. A copy of a model plays that model's games again, whatever weights came between; another
     model plays others."""

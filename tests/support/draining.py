@@ -28,9 +28,6 @@ def nodes_of_one_cpu(count: int) -> Iterator[Cluster]:
 def drain(cluster: Cluster, node_id: str) -> None:
     """Announce that a node will be taken away, as a cloud does with a spot machine."""
     accepted, why = GcsClient(address=cluster.address).drain_node(
-        node_id,
-        DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION"),
-        "taken back",
-        int(1000 * (time.time() + 600)),
+        node_id, DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION"), "taken back", int(1000 * (time.time() + 600))
     )
     assert accepted, why

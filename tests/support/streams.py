@@ -23,11 +23,7 @@ WORDS = ("river", "piano", "tiger", "apple", "castle")
 
 
 def taboo_words(
-    words: Sequence[str],
-    seed: int,
-    attacker_seats: int = 1,
-    games_per_word: int = 1,
-    order: WordOrder = "shuffled",
+    words: Sequence[str], seed: int, attacker_seats: int = 1, games_per_word: int = 1, order: WordOrder = "shuffled"
 ) -> WordStream:
     return WordStream([WordsOfGame("taboo", 1.0, tuple(words))], seed, attacker_seats, games_per_word, order)
 

@@ -124,14 +124,7 @@ class Harness(Generic[A]):
         self.config = config
 
     async def launch(
-        self,
-        ctx: Any,
-        trace: Any,
-        runtime: Any,
-        endpoint: str,
-        secret: str,
-        mcp_urls: Any,
-        data: Any,
+        self, ctx: Any, trace: Any, runtime: Any, endpoint: str, secret: str, mcp_urls: Any, data: Any
     ) -> Any:
         raise NotImplementedError
 

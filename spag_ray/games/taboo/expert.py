@@ -49,10 +49,7 @@ class Expert:
     the generator alone."""
 
     def __init__(
-        self,
-        cards: Mapping[str, Card],
-        claim: str = "I know the word! It is `{word}`",
-        habits: Habits = EXPERTS_HABITS,
+        self, cards: Mapping[str, Card], claim: str = "I know the word! It is `{word}`", habits: Habits = EXPERTS_HABITS
     ) -> None:
         self._cards = cards
         self._claim = claim if claim.endswith(("!", ".")) else f"{claim}!"

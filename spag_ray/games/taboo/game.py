@@ -39,11 +39,7 @@ class TabooGame:
     claims_from = CLAIMS
 
     def __init__(
-        self,
-        template: PromptTemplate | None = None,
-        max_turns: int = 5,
-        referee: str = "strict",
-        max_guesses: int = 1,
+        self, template: PromptTemplate | None = None, max_turns: int = 5, referee: str = "strict", max_guesses: int = 1
     ) -> None:
         self.template = (load_template("chat") if template is None else template).with_guesses(max_guesses)
         self.max_turns = max_turns
@@ -157,11 +153,7 @@ def query_text(
 
 
 def flat_text(
-    template: PromptTemplate,
-    said: Sequence[tuple[Role, str]],
-    role: Role,
-    target_word: str,
-    max_turns: int,
+    template: PromptTemplate, said: Sequence[tuple[Role, str]], role: Role, target_word: str, max_turns: int
 ) -> str:
     """The layout `flat`: rules, dialogue and instruction."""
     pieces = [template.rules(role, target_word, max_turns) + template.separator]

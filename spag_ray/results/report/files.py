@@ -14,28 +14,12 @@ from spag_ray.errors import RunFolderError, SpagError, meant_path
 from spag_ray.plain_yaml import parse_settings
 from spag_ray.results.evaluations import FILE as EVALUATIONS
 from spag_ray.results.evaluations import Evaluation, read_evaluations
-from spag_ray.results.game_names import (
-    UNKNOWN,
-    GameNames,
-    NamesByGame,
-    names_of_all,
-    plain_names,
-    read_names_by_game,
-)
+from spag_ray.results.game_names import UNKNOWN, GameNames, NamesByGame, names_of_all, plain_names, read_names_by_game
 from spag_ray.results.matches import Match, of_game, read_matches
 from spag_ray.results.ratings import WinMatrix
 
 _Read = TypeVar("_Read")
-_FAULTS = (
-    OSError,
-    SpagError,
-    ValueError,
-    TypeError,
-    KeyError,
-    AttributeError,
-    ArithmeticError,
-    RecursionError,
-)
+_FAULTS = (OSError, SpagError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
 
 
 @dataclass(frozen=True)

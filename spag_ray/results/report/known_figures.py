@@ -40,10 +40,7 @@ def _by_turn(transcripts: Transcripts) -> Figure:
         data[-1] |= {"mode": "lines+markers"}
         said.append(f"{title}: " + ", ".join(f"turn {turn.number} {_percent(turn.mean_p)}" for turn in turns))
     numbers = [turn.number for stage in shown for turn in transcripts.known[stage].turns()]
-    layout = {
-        "xaxis": numbered("the defender's turn", numbers),
-        "yaxis": {"ticksuffix": "%", "rangemode": "tozero"},
-    }
+    layout = {"xaxis": numbered("the defender's turn", numbers), "yaxis": {"ticksuffix": "%", "rangemode": "tozero"}}
     legend = tuple((as_label(Stage.parse(stage).title), colour) for stage, colour in shown.items())
     return Figure(
         "known-by-turn",

@@ -37,10 +37,7 @@ def _throughput(measured: Measurements) -> Figure | None:
             trace["line"] = {"color": colour, "width": 1 if is_play else 1.5, "shape": "hvh"}
             trace["hovertemplate"] = "%{y:.0f} tokens/s<extra>" + name + "</extra>"
             data.append(trace | {"stackgroup": "sampled"} if is_play else trace)
-    layout = {
-        "xaxis": {"title": {"text": "minutes"}, "rangemode": "tozero"},
-        "yaxis": {"rangemode": "tozero"},
-    }
+    layout = {"xaxis": {"title": {"text": "minutes"}, "rangemode": "tozero"}, "yaxis": {"rangemode": "tozero"}}
     most = max((max(values) for what, values in rates.items() if what != "learned"), default=0.0)
     summary = f"Tokens per second over the time of the run; {f'at most {most:.0f}' if most else 'none'} sampled."
     legend = tuple((trace["name"], trace["line"]["color"]) for trace in data)

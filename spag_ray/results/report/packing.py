@@ -54,11 +54,7 @@ class Packer:
     """
 
     def __init__(
-        self,
-        config: RunConfig | None,
-        aligner: Aligner | None,
-        put: Callable[[str], object],
-        games: NamesByGame,
+        self, config: RunConfig | None, aligner: Aligner | None, put: Callable[[str], object], games: NamesByGame
     ) -> None:
         self.num_shaded = 0
         self._names = names_of_all(games)

@@ -38,12 +38,7 @@ from spag_ray.results.report.headline import Gathered, headline, notices
 from spag_ray.results.report.known_figures import known_figures, known_tables
 from spag_ray.results.report.markup import NOTHING, chart, heading, in_words, joined, megabytes, page, paragraph
 from spag_ray.results.report.measurements import Measurements, read_measurements
-from spag_ray.results.report.outcome_figures import (
-    matrix_figure,
-    outcome_figures,
-    payoff_figure,
-    payoff_table,
-)
+from spag_ray.results.report.outcome_figures import matrix_figure, outcome_figures, payoff_figure, payoff_table
 from spag_ray.results.report.pace_figures import pace_figures
 from spag_ray.results.report.packing import Packer, packed, packed_bytes
 from spag_ray.results.report.run_curves import RunCurves

@@ -51,10 +51,7 @@ def test_a_sound_history_passes() -> None:
         ([{"role": "attacker"}], "turn 0 needs a text under 'content'"),
         ([{"role": "attacker", "content": 3}], "turn 0 needs a text"),
         ([{"role": "defender", "content": "Hm."}], "turn 0 is by 'defender'"),
-        (
-            [{"role": "attacker", "content": "a"}, {"role": "attacker", "content": "b"}],
-            "turn 1 is by 'attacker'",
-        ),
+        ([{"role": "attacker", "content": "a"}, {"role": "attacker", "content": "b"}], "turn 1 is by 'attacker'"),
     ],
 )
 def test_an_unsound_history_is_refused_and_the_turn_named(history: object, message: str) -> None:

@@ -369,20 +369,7 @@ def test_more_guesses_change_nothing_but_wrong_guesses(contents: list[str], max_
 
 def test_a_long_reply_of_one_kind_of_character_is_judged_quickly() -> None:
     judge(game("warm", "up"), "cat", 5)
-    for filler in (
-        "a ",
-        "-",
-        "a-",
-        "i know ",
-        "it is ",
-        " ",
-        "\n",
-        "maybe ",
-        "* ",
-        "no the my ",
-        "attacker ",
-        "( ",
-    ):
+    for filler in ("a ", "-", "a-", "i know ", "it is ", " ", "\n", "maybe ", "* ", "no the my ", "attacker ", "( "):
         started = time.perf_counter()
         judge(game(filler * 1500, "I know the word! " + filler * 1500), "cat", 5)
         assert time.perf_counter() - started < 1.0, filler

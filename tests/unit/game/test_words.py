@@ -145,10 +145,7 @@ def test_each_of_several_games_gets_its_share_in_the_order_that_it_would_have_al
     stream = WordStream(OF_GAMES, seed=3)
     leases = [stream.lease() for _ in range(40)]
     for game, share, words in OF_GAMES:
-        alone, own = (
-            taboo_words(words, seed=3),
-            [lease.word for lease in leases if lease.game == game],
-        )
+        alone, own = (taboo_words(words, seed=3), [lease.word for lease in leases if lease.game == game])
         assert len(own) == 40 * share
         assert own == [alone.lease().word for _ in own]
 

@@ -96,11 +96,7 @@ def test_a_file_may_ask_for_deepspeeds_own_adam(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "run", "fault"),
     [
-        (
-            {"gradient_clipping": 0.5},
-            {"max_grad_norm": 1.0},
-            r"clipping = 0.5, but learner.max_grad_norm says 1.0",
-        ),
+        ({"gradient_clipping": 0.5}, {"max_grad_norm": 1.0}, r"clipping = 0.5, but learner.max_grad_norm says 1.0"),
         ({"zero_optimization": {"stage": 2}}, {"zero_stage": 3}, r"stage = 2, but learner.zero_stage says 3"),
         ({"bf16": {"enabled": False}}, {"dtype": "bfloat16"}, r"bf16.enabled = False, but learner.dtype says True"),
         ({"optimizer": {"params": {"lr": 1e-4}}}, {}, r"lr = 0.0001, but the stage's learning rate"),

@@ -26,15 +26,7 @@ from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import Outcome, Role, Verdict, next_role
 from spag_ray.game.turn import Turn
 from spag_ray.results.trained_turns import trained_turns
-from spag_ray.training_data.estimators import (
-    PURE,
-    Trajectory,
-    agreeing,
-    applied,
-    check_advantage,
-    check_estimator,
-    rae,
-)
+from spag_ray.training_data.estimators import PURE, Trajectory, agreeing, applied, check_advantage, check_estimator, rae
 from spag_ray.training_data.game_samples import game_samples
 from spag_ray.training_data.imitation import imitation_samples
 from spag_ray.training_data.rewards import RoleBaselines

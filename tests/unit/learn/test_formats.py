@@ -83,13 +83,7 @@ def test_training_rows_carry_the_query_that_the_player_read() -> None:
 
     tied = game(history=[])
     assert to_samples([tied, game()], 0.8, "published", render) == [
-        {
-            "query": "0 attacker cat 5",
-            "target": "What purrs?",
-            "reward": 1.0,
-            "role": "attacker",
-            "weight": 0.5,
-        }
+        {"query": "0 attacker cat 5", "target": "What purrs?", "reward": 1.0, "role": "attacker", "weight": 0.5}
     ]
 
 
@@ -105,10 +99,7 @@ def test_training_rows_carry_the_query_that_the_player_read() -> None:
         ([game(target_word=" ")], 'episode 0: "target_word" is empty'),
         ([game(), game(max_turns=0)], 'episode 1: "max_turns" must be'),
         ([game(max_turns=True)], 'episode 0: "max_turns" must be'),
-        (
-            [game(), game(history=[{"role": "defender", "content": "x"}])],
-            "episode 1: turn 0 is by 'defender'",
-        ),
+        ([game(), game(history=[{"role": "defender", "content": "x"}])], "episode 1: turn 0 is by 'defender'"),
         ([game(history="x")], "episode 0: a history must be a list"),
     ],
 )

@@ -233,13 +233,7 @@ def test_the_players_of_a_game_are_those_of_its_number() -> None:
     def seats(number: int) -> tuple[str, str]:
         return f"attacker {number}", f"defender {number}"
 
-    stream = GameStream(
-        taboo_words(WORDS, 0),
-        StreamConfig(games_per_version=2),
-        {"policy": 0},
-        7,
-        seats,
-    )
+    stream = GameStream(taboo_words(WORDS, 0), StreamConfig(games_per_version=2), {"policy": 0}, 7, seats)
     tasks = stream.lease("arena", 3)
     assert [(task.attacker, task.defender) for task in tasks] == [seats(number) for number in range(3)]
     assert {task.seed for task in tasks} == {7}

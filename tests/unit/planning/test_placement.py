@@ -27,10 +27,7 @@ from spag_ray.errors import ConfigError
 
 
 def config_of(**changes: Any) -> RunConfig:
-    base: dict[str, Any] = {
-        "engine": {"num_gpus": 1, "num_engines": 4},
-        "learner": {"num_gpus": 1, "num_ranks": 4},
-    }
+    base: dict[str, Any] = {"engine": {"num_gpus": 1, "num_engines": 4}, "learner": {"num_gpus": 1, "num_ranks": 4}}
     for key, value in changes.items():
         base[key] = {**base.get(key, {}), **value} if isinstance(value, dict) else value
     return parse_config(base)

@@ -20,11 +20,7 @@ from spag_ray.errors import ConfigError
         ("llama2_7b_8gpu", ["engine.tensor_parallel_size=2"], r"engine\.num_gpus is 0\.6; set it to 2"),
         ("llama2_7b_8gpu", ["learner.num_gpus=1.5"], r"learner\.num_gpus is 1\.5"),
         ("quickstart", ["engine.vllm={quantisation: fp8}"], r"engine\.vllm\.quantisation: .*did you mean quantization"),
-        (
-            "quickstart",
-            ["prompts=chatt"],
-            r"^prompts: chatt: no such file, .*shipped ones \(chat, chat_thinking, flat",
-        ),
+        ("quickstart", ["prompts=chatt"], r"^prompts: chatt: no such file, .*shipped ones \(chat, chat_thinking, flat"),
         ("quickstart", ["words.deck=evryday"], r"^words\.deck: evryday: .*shipped ones \(everyday\)"),
         ("quickstart", ["learner.deepspeed=zero9"], r"^learner\.deepspeed: zero9: .*zero1"),
         ("quickstart", ["render=varied", "varied_prompts=varyed"], r"^varied_prompts: varyed: "),

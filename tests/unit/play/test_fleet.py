@@ -30,14 +30,7 @@ from cluster.supervision.restart_budget import RestartBudget
 from cluster.tracking.recorder import Recorder
 from cluster.types import Engine
 from spag_ray.config.loading import parse_config
-from spag_ray.errors import (
-    EngineError,
-    EngineGoneError,
-    InputError,
-    LearnersLostError,
-    RunFolderError,
-    SpagError,
-)
+from spag_ray.errors import EngineError, EngineGoneError, InputError, LearnersLostError, RunFolderError, SpagError
 from spag_ray.game.rules import Role
 from spag_ray.host.folder_lease import FolderLease
 from tests.support.fake_engines import FakeRay

@@ -26,15 +26,7 @@ from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.log import read_log
-from spag_ray.errors import (
-    ConfigError,
-    EngineError,
-    EngineGoneError,
-    InputError,
-    ModelError,
-    RunFolderError,
-    SpagError,
-)
+from spag_ray.errors import ConfigError, EngineError, EngineGoneError, InputError, ModelError, RunFolderError, SpagError
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.games.kuhn import KuhnPoker
 from spag_ray.games.openspiel_game import OpenSpielGame

@@ -47,11 +47,7 @@ def run_folder(folder: Path, won: Mapping[str, tuple[int, int]], loss: float = 0
     play = PlayLine("spag-1", "taboo", 1, 30, 60, 99, 1.0, 30.0, 99.0, {}).values()
     lines = [
         {"time": 0.0, "kind": "play", **play},
-        {
-            "time": 10.0,
-            "kind": "held_out",
-            **HeldOutLine("eval-spag-2", "taboo", 3, itself_held).values(),
-        },
+        {"time": 10.0, "kind": "held_out", **HeldOutLine("eval-spag-2", "taboo", 3, itself_held).values()},
         {"time": 11.0, "kind": "held_out", **HeldOutLine("match-imitated@spag-2", "taboo", 3, matched).values()},
         step | {"time": 1800.0, "stage": "spag-1", "entropy": 9.0},
         step | {"time": 1900.0, "stage": "spag-2", "entropy": 1.0},

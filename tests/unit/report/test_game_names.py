@@ -9,14 +9,7 @@ import pytest
 from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.game.rules import Outcome, Role
-from spag_ray.results.game_names import (
-    FILE,
-    GameNames,
-    names_of,
-    names_of_all,
-    read_names_by_game,
-    write_names,
-)
+from spag_ray.results.game_names import FILE, GameNames, names_of, names_of_all, read_names_by_game, write_names
 
 KUHN = parse_config({"game": {"name": "kuhn"}, "prompts": "lines"})
 

@@ -18,11 +18,7 @@ from spag_ray.results.report.measurements import read_measurements
 from spag_ray.results.report.pace_figures import pace_figures
 from spag_ray.results.report.packing import packed
 from spag_ray.results.report.step_figures import LEARNING, MISMATCH, step_figures
-from tests.support.report_runs import (
-    measurements,
-    streamed,
-    write_metrics,
-)
+from tests.support.report_runs import measurements, streamed, write_metrics
 
 
 def test_numbers_without_an_end_are_damage(tmp_path: Path) -> None:

@@ -13,12 +13,7 @@ from tests.support.episodes import game
 
 def test_forced_and_scripted_tokens_are_not_sampled() -> None:
     episode = game(0, Outcome.TIED)
-    first = replace(
-        episode.turns[0],
-        token_ids=tuple(range(10)),
-        logprobs=(-0.5,) * 10,
-        forced=(3, 7),
-    )
+    first = replace(episode.turns[0], token_ids=tuple(range(10)), logprobs=(-0.5,) * 10, forced=(3, 7))
     scripted = replace(episode.turns[1], token_ids=(1, 2, 3), logprobs=(0.0,) * 3, policy="scripted")
     found = Transcripts()
     found.count("spag-1", replace(episode, turns=(first, scripted)), has_several_guesses=False)

@@ -38,11 +38,7 @@ def test_a_shipped_config_is_found_by_name_and_by_its_path_from_anywhere(
 
 @pytest.mark.parametrize(
     ("override", "nearest"),
-    [
-        ("self_play.round=1", "self_play.rounds"),
-        ("learner.learning_rte=1", "learning_rate"),
-        ("modle=x", "model"),
-    ],
+    [("self_play.round=1", "self_play.rounds"), ("learner.learning_rte=1", "learning_rate"), ("modle=x", "model")],
 )
 def test_an_unknown_key_is_named_with_the_nearest_known_one(override: str, nearest: str) -> None:
     with pytest.raises(ConfigError, match=nearest) as caught:

@@ -13,11 +13,7 @@ from cluster.rollout.arena_actor import ArenaActor
 from cluster.rollout.engine_actor import EngineActor
 from cluster.supervision.actor_watch import RestartedHandle, WatchedHandle
 
-ACTORS: dict[type, type] = {
-    EngineHandle: EngineActor,
-    WatchedHandle: ArenaActor,
-    RestartedHandle: BufferActor,
-}
+ACTORS: dict[type, type] = {EngineHandle: EngineActor, WatchedHandle: ArenaActor, RestartedHandle: BufferActor}
 ROOT = Path(__file__).resolve().parents[3]
 CALLS = """
 from cluster.buffer.buffer_actor import BufferActor, BufferHandle

@@ -14,8 +14,7 @@ from spag_ray.host.waiting_threads import SPINS, set_before_libraries
 
 
 @pytest.mark.parametrize(
-    ("outside", "spins"),
-    [({}, SPINS), ({"GOMP_SPINCOUNT": "9"}, "9"), ({"OMP_WAIT_POLICY": "passive"}, None)],
+    ("outside", "spins"), [({}, SPINS), ({"GOMP_SPINCOUNT": "9"}, "9"), ({"OMP_WAIT_POLICY": "passive"}, None)]
 )
 def test_what_the_environment_says_comes_first(
     monkeypatch: pytest.MonkeyPatch, outside: dict[str, str], spins: str | None

@@ -144,7 +144,7 @@ def test_a_client_watches_reports_exports_and_submits_without_torch(installed: I
     assert "32 games" in installed.run("report", run)
     assert "32 games" in installed.run("export", run, "--format", "jsonl")
     listed = installed.run(
-        *("submit", "kuhn", "--address", "http://127.0.0.1:9", "--run-dir", "/nowhere/run", "--dry-run"),
+        *("submit", "kuhn", "--address", "http://127.0.0.1:9", "--run-dir", "/nowhere/run", "--dry-run")
     )
     assert "spag_ray/_configs/kuhn.yaml" in listed
     assert "would send" in listed

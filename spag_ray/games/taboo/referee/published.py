@@ -61,10 +61,7 @@ def _patterns(target_word: str) -> _Patterns:
     word = target_word.lower()
     forms = (word, word + "ing", word + "ed", str(Word(word).pluralize()))
     either = "|".join(re.escape(form) for form in forms)
-    return _Patterns(
-        said=re.compile(either),
-        right_guess=re.compile(f"{_CLAIM}[\"'`]?(?:{either})"),
-    )
+    return _Patterns(said=re.compile(either), right_guess=re.compile(f"{_CLAIM}[\"'`]?(?:{either})"))
 
 
 def _lower(content: str) -> FoldedText:
