@@ -58,7 +58,7 @@ def guess_tables(lines: Sequence[HeldOutLine], names: NamesByGame) -> list[Table
 
 
 def _guess_table(lines: Sequence[HeldOutLine], game: GameNames) -> Table:
-    if not game.has_words:
+    if not game.guesses:
         title = f"Held-out scenarios of {escape(plain(game.name))}: what the seat that guesses could have known"
         table = table_of(title, [" v ".join(_seats(game).values())], ["at its last turn"])
         for line in lines:

@@ -47,7 +47,7 @@ class Exporter:
         for metric in METRICS:
             for game, names in games.items():
                 which = {"game": game} if "game" in metric.labels else {}
-                for labels in (*metric.at_start, *(metric.guessing_at_start if names.has_words else ())):
+                for labels in (*metric.at_start, *(metric.guessing_at_start if names.guesses else ())):
                     self.take(Update(metric, {**which, **labels}, 0.0))
 
     def take(self, update: Update) -> None:

@@ -100,7 +100,7 @@ def figures_of(
         breaches = sum(outcomes[Outcome.breach_by(role)] for role in Role)
         found["ties"] = Figure.of_share(outcomes[Outcome.TIED], games, rises=True)
         found["breaches"] = Figure.of_share(breaches, games, rises=True)
-        if game.has_words:  # a right guess is the only way for a defender to win
+        if game.guesses:  # a right guess is the only way for a defender to win
             found["right guesses"] = Figure.of_share(outcomes[Outcome.DEFENDER_WINS], games, rises=False)
     for policy, values in entropies.items():
         finite = [value for value in values if math.isfinite(value)]

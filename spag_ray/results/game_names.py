@@ -1,7 +1,7 @@
 """What people read about a run's game: the names of its seats and of its scenarios. Data has attacker and defender for
 the first and the second seat of every game.
 
->>> names = GameNames("kuhn", ("first", "second"), "scenario", has_words=False, is_exhaustive=True)
+>>> names = GameNames("kuhn", ("first", "second"), "scenario", guesses=False, is_exhaustive=True)
 >>> names.seat(Role.DEFENDER), names.outcome(Outcome.ATTACKER_BREACH), names.held_out
 ('second', 'first breaks the rules', 'All scenarios')
 >>> GameNames().outcome(Outcome.TIED), GameNames().held_out
@@ -27,13 +27,13 @@ from spag_ray.results.former_records import names_of_seats
 @dataclass(frozen=True)
 class GameNames:
     """The default is Adversarial Taboo. `seats`: of seat 0 and seat 1. `scenario`: what a game begins with.
-    `has_words`: whether seat 1 guesses a target word, so that guesses and traps can be counted. `is_exhaustive`: no
+    `guesses`: whether seat 1 guesses the scenario, so that guesses and traps can be counted. `is_exhaustive`: no
     scenario is held out. `max_turns`: of each seat; None if it is not known."""
 
     name: str = "Adversarial Taboo"
     seats: tuple[str, str] = (str(Role.ATTACKER), str(Role.DEFENDER))
     scenario: str = "word"
-    has_words: bool = True
+    guesses: bool = True
     is_exhaustive: bool = False
     max_turns: int | None = None
 
@@ -127,7 +127,7 @@ def names_of(config: RunConfig, game: Game | None = None) -> GameNames:
 
 def plain_names(name: str) -> GameNames:
     """The names of a game of which only its own name is known."""
-    return GameNames(name, scenario="scenario", has_words=False)
+    return GameNames(name, scenario="scenario", guesses=False)
 
 
 def names_by_game(config: RunConfig, games: Mapping[str, Game | None] | None = None) -> NamesByGame:

@@ -76,7 +76,7 @@ def _what(run: Gathered, config: RunConfig) -> str:
     model, game = config.model.rstrip("/").rsplit("/", 1)[-1], run.files.game
     parts = []
     if config.imitation.enabled:
-        scripted = "a scripted expert" if game.has_words else "the game's scripted seats"
+        scripted = "a scripted expert" if game.guesses else "the game's scripted seats"
         scripted = told_apart(config.game_names, "the games' scripted players") or scripted
         is_scripted = config.imitation.source == "scripted"
         played = f"{run.num_games(EXPERT):,} of {config.imitation.games:,} games so far" if is_scripted else ""
@@ -110,14 +110,14 @@ def _seats(config: RunConfig, game: GameNames) -> str:
     if config.policies == "shared":
         return ""
     first, second = game.seats
-    seats = f"an {first} and a {second}" if game.has_words else f"{first} and {second}"
+    seats = f"an {first} and a {second}" if game.guesses else f"{first} and {second}"
     return f", as {seats} with separate weights,"
 
 
 def _where(config: RunConfig, game: GameNames) -> str:
     engine, learner = config.engine, config.learner
     shares = ", ".join(f"{each.full_name} ({each.share:.0%})" for each in config.games)
-    rules = f"referee {config.games[0].rules}" if game.has_words else f"game {game.name}"
+    rules = f"referee {config.games[0].rules}" if game.guesses else f"game {game.name}"
     rules = told_apart(config.game_names, f"games {shares}") or rules
     turns = "" if game.max_turns is None else f", up to {game.max_turns} turns a player"
     return (

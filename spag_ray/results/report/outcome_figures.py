@@ -195,7 +195,7 @@ def matrix_figure(
         for attacker in attackers
     ]
     first, second = map(as_label, game.seats)
-    against = "attacks" if game.has_words else f"as {first} against"
+    against = "attacks" if game.guesses else f"as {first} against"
     num_cells = len(attackers) * len(defenders)
     written = "%{z:.2f}<br>%{text}" if estimates and num_cells <= MOST_CELLS_WITH_INTERVALS else "%{z:.2f}"
     within = " (95%: %{text})" if estimates else ""

@@ -167,7 +167,7 @@ def _said(names: GameNames) -> dict[str, Any]:
         "outcomes": [names.outcome(outcome) for outcome in OUTCOMES],
         "seats": list(names.seats),
         "scenario": names.scenario,
-        "hasReferee": names.has_words,
+        "hasReferee": names.guesses,
     }
 
 

@@ -235,8 +235,8 @@ def _of_game(name: str, run: Gathered, draw: Draw, league: Markup) -> dict[str, 
         "solved": draw(solved_figures(name, solved)),
         "solved_text": solved_table(name, solved),
         "matches": match_table(files.matches, game) if files.matches else NOTHING,
-        "known": draw(known_figures(run.transcripts)) if game.has_words else NOTHING,
-        "known_text": known_tables(run.transcripts) if game.has_words else NOTHING,
+        "known": draw(known_figures(run.transcripts)) if game.guesses else NOTHING,
+        "known_text": known_tables(run.transcripts) if game.guesses else NOTHING,
     }
 
 

@@ -171,7 +171,7 @@ def table_text(table: Table) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
-KUHN = GameNames("kuhn", ("first", "second"), "scenario", has_words=False, is_exhaustive=True)
+KUHN = GameNames("kuhn", ("first", "second"), "scenario", guesses=False, is_exhaustive=True)
 
 
 def test_tables_of_another_game_have_its_seats() -> None:
@@ -193,14 +193,14 @@ def test_tables_of_another_game_have_its_seats() -> None:
 
 
 def test_names_of_seats_are_no_markup_and_no_column_is_lost() -> None:
-    names = GameNames("odd", ("[bold]tie", "[/nothing]\x1b[2J\n"), "scenario", has_words=False)
+    names = GameNames("odd", ("[bold]tie", "[/nothing]\x1b[2J\n"), "scenario", guesses=False)
     won = Game("a", Outcome.ATTACKER_WINS, 2)
     matches = [Match("new", "old", (won,)), Match("old", "new", (won,))]
     for table in (outcome_table(matches, names), *match_tables(matches, ["old", "new"], names)):
         text = table_text(table)
         assert "[bold]tie" in text
         assert "\x1b" not in text
-    plainly = GameNames("odd", ("tie", "breach"), "scenario", has_words=False)
+    plainly = GameNames("odd", ("tie", "breach"), "scenario", guesses=False)
     assert len(outcome_table(matches, plainly).columns) == 6
 
 

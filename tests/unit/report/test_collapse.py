@@ -77,7 +77,7 @@ def test_what_is_not_there_is_no_figure() -> None:
 def test_another_game_has_its_own_names_of_seats_and_no_right_guesses() -> None:
     own = match("spag-1", "spag-1", TIED=10, DEFENDER_WINS=16)
     entropies = {policy: [1.0, 1.0, 1.0] for policy in ("policy", "attacker", "defender")}
-    found = figures_of("spag-1", [own], [], entropies, GameNames("kuhn", ("first", "second"), has_words=False))
+    found = figures_of("spag-1", [own], [], entropies, GameNames("kuhn", ("first", "second"), guesses=False))
     assert list(found) == ["ties", "breaches", "entropy", "entropy of the first", "entropy of the second"]
 
 

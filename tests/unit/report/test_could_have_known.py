@@ -150,7 +150,7 @@ def test_the_table_says_it_in_words_and_fits_80_columns() -> None:
     unscored = HeldOutLine("match-spag-2@imitated", "taboo", 3, HeldOutReport(80, 12, 3, 40, 31))
     lines = [HeldOutLine("eval-spag-1", "taboo", 2, held_out_report(GAMES)), unscored]
     own = HeldOutLine("eval-spag-1", "mine.py:Mine", 2, held_out_report(GAMES))
-    mine = GameNames("mine.py:Mine", ("asker", "keeper"), "scenario", has_words=False)
+    mine = GameNames("mine.py:Mine", ("asker", "keeper"), "scenario", guesses=False)
     names = {"taboo": GameNames(), "mine.py:Mine": mine, "kuhn": plain_names("kuhn")}
     taboo, other = guess_tables([*lines, own], names)
     assert [str(column.header) for column in other.columns] == ["asker v keeper", "at its last turn"]

@@ -22,7 +22,7 @@ def test_taboo_is_shown_as_it_is_stored() -> None:
     names = names_of(RunConfig())
     assert [names.outcome(outcome) for outcome in Outcome] == list(map(str, Outcome))
     assert [names.seat(role) for role in Role] == list(map(str, Role))
-    assert (names.scenario, names.held_out, names.has_words) == ("word", "Held-out words", True)
+    assert (names.scenario, names.held_out, names.guesses) == ("word", "Held-out words", True)
     assert names.max_turns == 5
     assert read_names_by_game(Path(), None) == {"taboo": GameNames()}, "a run whose configuration is lost"
 
@@ -64,7 +64,7 @@ def test_a_users_game_is_asked_once_and_then_may_be_gone(tmp_path: Path, monkeyp
     (tmp_path / "auction.py").unlink()
     gone = names_of(playing("auction.py:Auction"))
     assert (gone.name, gone.seats, gone.max_turns) == ("auction.py:Auction", ("attacker", "defender"), None)
-    assert not gone.has_words
+    assert not gone.guesses
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_game_that_does_not_load_is_no_error(source: str, tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken.py").write_text(source)
     names = names_of(playing("broken.py:Auction"))
-    assert names == GameNames("broken.py:Auction", scenario="scenario", has_words=False)
+    assert names == GameNames("broken.py:Auction", scenario="scenario", guesses=False)
 
 
 def test_a_reader_of_a_run_folder_never_runs_a_users_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def test_a_reader_of_a_run_folder_never_runs_a_users_code(tmp_path: Path, monkey
     (tmp_path / "auction.py").write_text("raise SystemExit('a reader ran it')")
     names = names_of_all(read_names_by_game(tmp_path, config))
     assert (names.seats, names.held_out, names.max_turns) == (("bidder", "caller"), "Held-out scenarios", 3)
-    plain = GameNames("auction.py:Auction", scenario="scenario", has_words=False)
+    plain = GameNames("auction.py:Auction", scenario="scenario", guesses=False)
     for text in ("{", "[]", '{"seats": ["a"]}', '{"seats": 3, "is_exhaustive": 1, "max_turns": 1}', "null"):
         (tmp_path / FILE).write_text(text)
         assert names_of_all(read_names_by_game(tmp_path, config)) == plain
@@ -117,6 +117,6 @@ def test_several_games_have_names_of_their_own_and_names_that_fit_all(
     assert found["auction.py:Auction"].seats == ("bidder", "caller")
     every = names_of_all(read_names_by_game(tmp_path, config))
     assert (every.name, every.seats) == ("Adversarial Taboo and auction.py:Auction", ("first", "second"))
-    assert not every.has_words
+    assert not every.guesses
     (tmp_path / FILE).unlink()
     assert read_names_by_game(tmp_path, config)["auction.py:Auction"].seats == ("attacker", "defender")

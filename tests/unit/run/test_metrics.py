@@ -190,7 +190,7 @@ def test_what_may_never_happen_is_there_at_0_from_the_start(exporter: Exporter, 
 def test_another_game_has_its_own_seats_and_nothing_of_taboo(made: dict[str, RaysMetric]) -> None:
     exporter = Exporter(
         "a-run",
-        {"kuhn": GameNames("kuhn", ("first", "second"), "scenario", has_words=False)},
+        {"kuhn": GameNames("kuhn", ("first", "second"), "scenario", guesses=False)},
         lambda metric: made.setdefault(metric.name, RaysMetric(metric)),
     )
     games, alarms = (made[f"spag_ray_{name}_total"].values for name in ("games", "collapse_alarms"))
@@ -209,7 +209,7 @@ def test_another_game_has_its_own_seats_and_nothing_of_taboo(made: dict[str, Ray
 
 def test_names_in_any_script_are_labels_that_ray_takes(made: dict[str, RaysMetric]) -> None:
     def of_run(name: str) -> Exporter:
-        seats = GameNames("markt", ("Käufer", "卖家"), "scenario", has_words=False)
+        seats = GameNames("markt", ("Käufer", "卖家"), "scenario", guesses=False)
         return Exporter(name, {"markt": seats}, lambda metric: made.setdefault(metric.name, RaysMetric(metric)))
 
     for name in ("größe", "グローセ", "x[1]", "\udcff"):
