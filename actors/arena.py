@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from actors.policy import Completion, GameView, Pairs, Request, Sampling, Score
 from actors.pool import EnginePool, Member
+from spag_ray.config.objective import Heard
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import EngineError, ModelError
 from spag_ray.game.game_form import out_of_room, verdict_of
@@ -91,14 +92,14 @@ class Player:
 @dataclass(frozen=True)
 class Rules:
     """A game, its `name` in the configuration, and `style`, how its messages become a prompt (renderer.py);
-    `template_kwargs`: what chat templates are given besides. `is_heard`: a listener scores its hidden fact in games of
-    self-play (objective.information_gain)."""
+    `template_kwargs`: what chat templates are given besides. `heard`: as what a listener scores its hidden fact in
+    games of self-play (objective.gain_event); None without a listener."""
 
     game: Game
     name: str
     style: str = "chat"
     template_kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    is_heard: bool = False
+    heard: Heard | None = None
 
     @property
     def max_turns(self) -> int:
@@ -371,11 +372,12 @@ async def _listened_to(turns: list[Turn], task: GameTask, listener: Player, rule
     if not (turns and isinstance(game, Guessing)):
         return turns
     try:
-        claim = listener.renderer.claim(game.fact(task.scenario))
+        ways = _ways_to_say(listener.renderer, game.fact(task.scenario), rules.heard)
         prompts = _listeners_prompts(turns, SEATS[game.guesser], task.scenario, listener.renderer)
         await seats.take(listener.pool)
-        asked = [(prompt + claim.opening_ids, claim.word_ids) for prompt in prompts.values()]
-        found = [sum(score.logprobs) for score in await seats.score(listener, asked)]
+        asked = [(prompt + opening, said) for prompt in prompts.values() for opening, said in ways]
+        scores = [sum(score.logprobs) for score in await seats.score(listener, asked)]
+        found = [_of_any(scores[first : first + len(ways)]) for first in range(0, len(scores), len(ways))]
     except (EngineError, ModelError) as error:
         log.warning("%s: the listener did not score the fact: %s", task.episode_id, error)
         return turns
@@ -387,6 +389,21 @@ async def _listened_to(turns: list[Turn], task: GameTask, listener: Player, rule
         replace(turn, listener_logprob=min(scored[place], 0.0)) if place in scored else turn
         for place, turn in enumerate(turns)
     ]
+
+
+def _ways_to_say(renderer: Renderer, fact: str, heard: Heard | None) -> Pairs:
+    """How the listener may say the fact, each (what its reply begins with, what is scored after that): in its claim, or
+    as the first word of a plain reply, small or capital. No two of them can be the same reply."""
+    if heard == "reply":
+        return [((), said) for said in renderer.spoken(fact).start]
+    claim = renderer.claim(fact)
+    return [(claim.opening_ids, claim.word_ids)]
+
+
+def _of_any(logprobs: Sequence[float]) -> float:
+    """The logarithm of the sum of these probabilities; of one alone, itself."""
+    most = max(logprobs)
+    return most + math.log(sum(math.exp(each - most) for each in logprobs))
 
 
 def _listeners_prompts(

@@ -148,9 +148,7 @@ class ArenaActor(Actor):
 
     async def _play(self, source: TaskSource, seats: Mapping[str, Seat], games_in_flight: int) -> int:
         players = {
-            game: {
-                name: self._player(seat, rules) for name, seat in seats.items() if name != LISTENER or rules.is_heard
-            }
+            game: {name: self._player(seat, rules) for name, seat in seats.items() if name != LISTENER or rules.heard}
             for game, rules in self._games.items()
         }
         outbox = _Outbox(self._buffer)

@@ -23,4 +23,5 @@ def rules_of(config: RunConfig) -> Rules:
     if (module := module_to_send(game)) is not None:
         ray.cloudpickle.register_pickle_by_value(module)
     is_heard = config.objective.information_gain > 0 and guesser_of(game) is not None
-    return Rules(game, config.game.full_name, style_of(config, game), config.chat_template_kwargs, is_heard)
+    heard = config.objective.gain_event if is_heard else None
+    return Rules(game, config.game.full_name, style_of(config, game), config.chat_template_kwargs, heard)

@@ -148,7 +148,7 @@ def _of_learning(config: RunConfig) -> list[_Rule]:
             not objective.information_gain,
             "objective.information_gain is 0",
             "objective",
-            ("listener", "gain_of", "gain_clip", "gain_seats"),
+            ("listener", "gain_of", "gain_clip", "gain_event", "gain_seats"),
         ),
         (objective.role_weights == "none", "objective.role_weights is none", "objective", ("role_weight_cap",)),
         (

@@ -19,6 +19,7 @@ _WHOLE_GAMES = {"learn_from": "both", "role_weights": "none"}
 # Those settings that an estimator has no use for, beside the two above.
 _OF_SHARES = ("decay", "loser_turns", "trap_credit", "guess_credit", "baseline", "baseline_std")
 _GSPO_CLIPS = {"clip_range": 3e-4, "clip_range_high": 4e-4}  # of its paper: ratios of whole turns are close to 1
+Heard = Literal["claim", "reply"]
 NATS_CLIP = 3.0  # of gains in nats: a word becomes 20 times as probable
 BETWEEN_CLIPS = 0.01  # clips of turns are below it, those of tokens above
 
@@ -156,6 +157,11 @@ class ObjectiveConfig(Part):
     gain_clip: float = Field(
         0.5, gt=0, description="gains are clipped at -gain_clip and gain_clip; by default 3 where they are in nats"
     )
+    gain_event: Heard = Field(
+        "claim",
+        description="what a hint makes more probable: that the listener names the word as a claim, or that its plain "
+        "reply begins with the word, a trap; `reply` needs gain_seats: attacker",
+    )
     gain_seats: Literal["attacker", "both"] = Field(
         "both",
         description="who is paid for a gain: the turn that gave the hint, or also the defender's turn before it, which "
@@ -184,6 +190,8 @@ class ObjectiveConfig(Part):
             data = {**_GSPO_CLIPS, **data}
         if data.get("gain_of") == "nats":
             data = {"gain_clip": NATS_CLIP, **data}
+        if data.get("gain_event") == "reply":
+            data = {"gain_seats": "attacker", **data}
         if data.get("advantage", "spag") != "spag":
             data = {**_WHOLE_GAMES, **data}
         return data
@@ -199,6 +207,8 @@ class ObjectiveConfig(Part):
                 f"gain_clip: {self.gain_clip:g} clips nothing: probabilities differ by at most 1; set at most 1, "
                 "or gain_of: nats"
             )
+        if self.gain_event == "reply" and self.gain_seats == "both":
+            raise ValueError("gain_event: reply pays for traps, and gain_seats: both pays who walks into them too")
         self._check_loss()
         self._check_advantage()
         self._check_reference()

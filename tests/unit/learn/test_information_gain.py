@@ -116,6 +116,11 @@ def test_only_hints_are_paid_where_only_the_attacker_is() -> None:
     assert advantages(sample) == [0.05, 0.2, -0.05]
 
 
+def test_a_trap_pays_the_attacker_alone_where_nobody_said_who() -> None:
+    assert ObjectiveConfig(information_gain=1.0, gain_event="reply").gain_seats == "attacker"
+    assert ObjectiveConfig(information_gain=1.0).gain_seats == "both"
+
+
 def test_with_a_baseline_the_mean_gain_of_a_turn_and_seat_is_subtracted() -> None:
     games = [heard(0), heard(1, (0.05, 0.25, 0.3)), heard(2, (0.05,) * 2)]
     first, second, third = game_samples(games, ObjectiveConfig(information_gain=1.0, baseline="mean"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -700,6 +701,23 @@ def test_a_game_of_one_hint_has_the_score_of_its_rules(renderer: Any, loop: Any)
     players = heard_by(listener, renderer, playing(Talker(renderer, ["a tiger"]), renderer))
     (turn,) = loop.run(play_game(GameTask(0, "tiger", "test"), players, RULES)).turns
     assert turn.listener_logprob == -4.5
+
+
+def test_a_listener_may_be_lured_into_a_plain_reply_that_says_the_word(loop: Any) -> None:
+    renderer = taboo_renderer(
+        load_template("chat"), tokenizer_of("llama"), 1
+    )  # it tells small letters from capital ones
+    small, capital = math.log(0.1), math.log(0.2)  # the scorer adds another -0.5 to each
+    listener = Listens(renderer, (small, capital, small, small))
+    players = heard_by(listener, renderer, playing(Talker(renderer, ["It is a tiger", "no"]), renderer))
+    game = replace(RULES, heard="reply")
+    turns = loop.run(play_game(GameTask(0, "lion", "test"), players, replace(game, game=TabooGame(max_turns=1)))).turns
+    rules, lured = (math.exp(turn.listener_logprob + 0.5) for turn in turns if turn.listener_logprob is not None)
+    assert (rules, lured) == pytest.approx((0.3, 0.2))
+    said = [renderer.tokenizer.decode(ids).strip() for _, ids in listener.asked]
+    assert said == ["lion", "Lion"] * 2
+    read = [prompt for prompt, _ in listener.asked]
+    assert read[2] == read[3] == turns[1].prompt_ids, "a reply of its own, with no claim before it"
 
 
 def test_a_game_that_hides_nothing_is_not_listened_to(renderer: Any, loop: Any) -> None:

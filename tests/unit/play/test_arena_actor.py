@@ -75,7 +75,7 @@ def test_a_listener_is_asked_in_games_whose_hints_are_paid_alone(
     async def scenario() -> tuple[list[Episode], list[str]]:
         buffer = BufferActor(str(tmp_path))
         unpaid = replace(taboo_rules(2), name="mine")  # a game of a run without gains of its own
-        games = [replace(taboo_rules(2), is_heard=True), unpaid, Rules(KuhnPoker(), "kuhn")]
+        games = [replace(taboo_rules(2), heard="claim"), unpaid, Rules(KuhnPoker(), "kuhn")]
         arena = ArenaActor("arena-0", "", games, 60, join_timeout_s=0.1, buffer=here(buffer))
         expert = Seat("expert", "scripted", Sampling(), str(tiny_model), cards_of({"river": ["water"]}))
         listener = Seat("listener", "listener", Sampling(), str(folder))

@@ -215,6 +215,10 @@ HEARD: dict[str, Any] = {"objective": {"information_gain": 0.5}}
         ),
         ({"objective": {"information_gain": -0.1}}, "objective.information_gain: should be"),
         ({"objective": {"information_gain": 0.1, "gain_clip": 0}}, "objective.gain_clip: should be greater than 0"),
+        (
+            {"objective": {"information_gain": 0.1, "gain_event": "reply", "gain_seats": "both"}},
+            "gain_event: reply pays for traps, and gain_seats: both pays who walks into them too",
+        ),
         ({"objective": {"information_gain": 0.1, "gain_clip": 3}}, "gain_clip: 3 clips nothing: probabilities"),
         ({"objective": {"information_gain": 0.1, "listener": ""}}, "objective.listener: should have at least 1"),
     ],
