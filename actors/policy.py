@@ -106,7 +106,7 @@ class Measured(Protocol):
 
 
 class Policy(Protocol):
-    """See the module's docstring."""
+    """What an arena asks for turns and for scores."""
 
     name: str
 
@@ -135,8 +135,8 @@ class LoadedPolicy(Policy, Protocol):
 
     async def load(self, snapshot: Snapshot, in_flight: bool = False) -> None:
         """Load new weights after the current turns. With `in_flight` the turns are paused and continue with the new
-        weights (if the implementation supports it). Raises WeightSyncError on a wrong checksum or tensor; the policy
-        must not be used after that."""
+        weights (if the implementation supports it). Later completions are stamped with `snapshot.version`. Raises
+        WeightSyncError on a wrong checksum or tensor; the policy must not be used after that."""
         ...
 
     async def sleep(self) -> None: ...

@@ -17,7 +17,7 @@ import json
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,7 @@ class Checkpoints:
     def to_resume(self) -> tuple[Path, RunState] | None:
         """The newest complete one, or None. Raises RunFolderError if a checkpoint is complete but cannot be read: an
         older one must not take its place in silence."""
+        complete = []  # read once: a disk that fails the second time must not hide the newest one
         for path, state in self._marked():
             if isinstance(state, str):
                 raise RunFolderError(
@@ -77,11 +78,12 @@ class Checkpoints:
                     "was removed. Resume with the version that wrote it, or when the disk is back; to continue from an "
                     "older checkpoint, move it away"
                 )
-        return self.newest()
+            complete.append((path, state))
+        return _newest(complete)
 
     def newest(self) -> tuple[Path, RunState] | None:
         """The newest complete one that can be read, or None."""
-        return max(self._complete(), key=lambda each: each[1].order, default=None)
+        return _newest(self._complete())
 
     def newest_bytes(self) -> int:
         """The size of the newest complete one; 0 if there is none."""
@@ -297,6 +299,10 @@ def has_weights_of(player: str, state: RunState, config: RunConfig) -> bool:
 def _remove(path: Path) -> None:
     (path / _MARK).unlink()  # from here on it is incomplete
     shutil.rmtree(path, ignore_errors=True)
+
+
+def _newest(checkpoints: Iterable[tuple[Path, RunState]]) -> tuple[Path, RunState] | None:
+    return max(checkpoints, key=lambda each: each[1].order, default=None)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -116,6 +116,25 @@ def written_by_another_version(folder: Path, change: Callable[[dict[str, Any]], 
     (folder / "COMPLETE").write_text(json.dumps(mark))
 
 
+def test_a_disk_that_fails_once_it_was_read_hides_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig(keep_last=2))
+    save(checkpoints, "spag-1", 1)
+    save(checkpoints, "spag-2", 2)
+    real_stat, num_read = Path.stat, itertools.count(1)
+
+    def stat(path: Path, **arguments: Any) -> os.stat_result:
+        if path.name == "weights.pt" and "spag-2" in str(path) and next(num_read) > 1:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return real_stat(path, **arguments)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    found = checkpoints.to_resume()
+    assert found is not None
+    assert found[1].stage == "spag-2"
+
+
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
