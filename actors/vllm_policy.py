@@ -295,8 +295,8 @@ def _executor(num_workers: int, on_cpu: bool) -> Any:
     """Where vLLM's workers are. It would make several of them Ray actors in a placement group, in bundles that do not
     exist. On CPUs it would give a single one a process of its own, to bind its threads to cores; but then the core
     spins while it waits for the worker, and takes half of two cores (docs/appendix/benchmarks.md). The executor's
-    class, unlike its name, is taken as it is. With many cores the spinning one costs little and the binding may gain, and
-    VLLM_CPU_OMP_THREADS_BIND, which says to which cores, needs the process."""
+    class, unlike its name, is taken as it is. With many cores the spinning one costs little and the binding may gain,
+    and VLLM_CPU_OMP_THREADS_BIND, which says to which cores, needs the process."""
     if num_workers > 1:
         return "mp"
     if not on_cpu or len(os.sched_getaffinity(0)) > FEW_CORES or "VLLM_CPU_OMP_THREADS_BIND" in os.environ:

@@ -1,4 +1,4 @@
-"""Model families that transformers does not have, and the conversion of folders in other formats (docs/appendix/baichuan.md).
+"""Model families that transformers does not have, and folders in other formats converted (docs/appendix/baichuan.md).
 
 Import the Auto classes from `spag_ray.families.auto`: there they know these families.
 
