@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from spag_ray.config.loading import DEEPSPEED_KEYS
 from spag_ray.config.parts import LearnerConfig
 from spag_ray.config.shipped import find_config
 from spag_ray.errors import ConfigError
@@ -111,13 +112,7 @@ def _message_sizes(num_ranks: int) -> dict[str, int]:
 
 def _keys_of_the_run(config: LearnerConfig) -> dict[str, str]:
     """DeepSpeed's key -> the run's key, for values that the run sets. The file overrides values left at a default."""
-    keys = {
-        "gradient_clipping": "max_grad_norm",
-        "bf16.enabled": "dtype",
-        "zero_optimization.stage": "zero_stage",
-        "optimizer.params.weight_decay": "weight_decay",
-    }
-    said = {key: f"learner.{name}" for key, name in keys.items() if name in config.model_fields_set}
+    said = {key: f"learner.{name}" for key, name in DEEPSPEED_KEYS.items() if name in config.model_fields_set}
     # This program fixes these: one micro-batch is one call, and the schedule sets the rate.
     return said | {
         "train_micro_batch_size_per_gpu": "learner.max_tokens_per_microbatch (micro-batches are cut by tokens)",

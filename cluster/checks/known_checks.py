@@ -19,8 +19,8 @@ _TASKS = ("spag_reasoning",)  # generated from files of this program; others rea
 def mark_of(config: RunConfig, model: str, *others: Any) -> str | None:
     """Of everything that the checks read besides packages and this program, which known_imports.py heeds: the whole
     configuration, `others` (JSON), the files of prompts, the names, sizes and times of change of the model's files and
-    of the games to imitate. None if they read more than that: a game of the user's, another model, tasks whose data is
-    elsewhere."""
+    of the games and rows of files. None if they read more than that: a game of the user's, another model, tasks whose
+    data is elsewhere."""
     evaluation = config.evaluation
     ours = all(each.game.name in _GAMES for each in config.each_game)
     if (
@@ -35,8 +35,8 @@ def mark_of(config: RunConfig, model: str, *others: Any) -> str | None:
         files.append(find_config(config.varied_prompts, "prompts"))
     files += [find_config(f"{name}{suffix}", "tasks") for name in evaluation.tasks for suffix in (".yaml", ".json")]
     read = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
-    if config.imitation.enabled and config.imitation.source != "scripted":
-        read.append(str(_state(Path(config.imitation.source))))
+    data = [config.self_play.sft_file, config.imitation.sft_file, config.imitation.source]
+    read += [str(_state(Path(path))) for path in data if path and path != "scripted"]
     files_of_model = [(str(path), *_state(path)) for path in sorted(Path(model).rglob("*"))]
     what = [config.model_dump(mode="json"), model, files_of_model, read, others]
     return CHECK + hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()

@@ -43,6 +43,7 @@ from spag_ray.results.evaluations import task_names
 from spag_ray.tokens import Tokenizer, chat_text, holds_a_mark
 from spag_ray.training_data.estimators import check_advantage
 from spag_ray.training_data.prompt_randomization import load_varied
+from spag_ray.training_data.replay import episode_from_game, sft_samples
 from spag_ray.weights.weight_files import is_safetensors, weight_files
 
 CHECK_WITHIN_S = 600.0  # reading a large model folder from a slow disk
@@ -54,6 +55,7 @@ _LENGTHS = (
     *("max_target_positions", "max_sequence_length", "max_seq_length", "seq_len"),
 )
 _LENGTH_IS_SCALED = ("su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling")
+_FRAME = 256  # tokens of a chat template around a row, and more
 _NUM_CHECKED = 20  # games that show the faults of a game, in a moment
 
 
@@ -116,6 +118,38 @@ def check_model(config: RunConfig, model: str, words: Sequence[str], trains: boo
         raise ConfigError(fault)
     if config.learner.packing == "trees":
         check_packable(settings, planned.learner.microbatch_tokens)
+
+
+def check_rows(config: RunConfig, model: str) -> None:
+    """Refuses a row of instruction data, or a game of a file, that no micro-batch holds: the step that draws it would
+    end the run, days after its start."""
+    imitation, source = config.imitation, config.imitation.source
+    files = [config.self_play.sft_file, imitation.sft_file if imitation.enabled else None]
+    has_games = imitation.enabled and source != "scripted" and holds_games(source)
+    if not (has_games or any(files)):
+        return
+    most = with_planned_learner(config, model_size(model, config.model_shape)).learner.microbatch_tokens
+    of_game = next((each for each in config.each_game if each.game.guesses), config.each_game[0])
+    own, renderer = of_game.game, renderer_of(of_game, load_tokenizer(model, config.chat_template_kwargs))
+    for path in filter(None, files):
+        for index, row in enumerate(read_sft(path)):
+            if len(f"{row['query']}{row['target']}".encode()) + _FRAME > most:  # no token is less than a byte
+                (sample,) = sft_samples([row], renderer)
+                _check_fits(f"{path}: row {index}", sample.num_tokens, most)
+    for index, game in enumerate(read_games(source) if has_games else ()):
+        rules = max(len(renderer.opening(role, game["target_word"])) for role in SEATS)
+        said = sum(len(turn["content"].encode()) + _FRAME for turn in game["history"])
+        if rules + said > most:
+            turns = episode_from_game(game, index, "", renderer, own.rules, own.max_guesses).turns
+            _check_fits(f"{source}: game {index}", max(len(each.prompt_ids) + each.num_tokens for each in turns), most)
+
+
+def _check_fits(what: str, num_tokens: int, most: int) -> None:
+    if num_tokens > most:
+        raise ConfigError(
+            f"{what} has {num_tokens} tokens, and a micro-batch holds {most}: raise learner.max_tokens_per_microbatch "
+            f"to at least {num_tokens}, or leave it out"
+        )
 
 
 def check_played_in_turn(model: str) -> None:
@@ -234,6 +268,7 @@ def check_run(config: RunConfig, model: str, words: Scenarios, held_out: Scenari
     check_words(config, words, held_out)
     check_saving(model)
     check_games(config, model, words, held_out, cards)
+    check_rows(config, model)
     if config.evaluation.tasks:
         check_tasks(config, model)
 

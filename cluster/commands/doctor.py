@@ -22,6 +22,7 @@ from cluster.checks.preflight import (
     check_files,
     check_games,
     check_loading,
+    check_rows,
     check_saving,
     check_tasks,
     check_words,
@@ -102,6 +103,9 @@ def _model_results(
             lambda: in_a_process(check_saving, model),
         ),
     }
+    if config.self_play.sft_file or config.imitation.source != "scripted" or config.imitation.sft_file:
+        what = "every row and every game of the files fits a micro-batch"
+        checks["rows"] = (what, lambda: in_a_process(check_rows, config, model))
     if config.evaluation.tasks:
         checks["tasks"] = (
             f"{', '.join(config.evaluation.tasks)}: found, with their data sets",

@@ -132,6 +132,8 @@ def engine_memory(config: RunConfig, size: ModelSize, holds_past: bool = False) 
     weights = Part("weights", size.num_parameters * width // gpus, f"{width} B x {short(size.num_parameters)}{over}")
     held = _adapters(config, size, config.league.num_past if holds_past else 2)
     num_held = sum(part.num_bytes for part in held)
+    if engine.kind != "vllm":  # it computes each prompt anew
+        return EngineMemory(Memory((weights, *held), ()), weights.num_bytes + num_held, None)
     if on_gpu:
         budget = int(engine.gpu_memory_utilization * config.cluster.gpu_gib * GIB)
         told = (
@@ -143,7 +145,8 @@ def engine_memory(config: RunConfig, size: ModelSize, holds_past: bool = False) 
         cache = Part("KV cache", int(engine.kv_cache_gib * GIB), "engine.kv_cache_gib")
         budget = weights.num_bytes + num_held + cache.num_bytes
     per_token = size.kv_bytes_per_token(width)
-    tokens = None if per_token is None else cache.num_bytes * gpus // per_token
+    divided = gpus if size.shape is None else min(gpus, kv_heads(size.shape))  # fewer heads than GPUs are copied
+    tokens = None if per_token is None else cache.num_bytes * divided // per_token
     host = []
     if on_gpu and config.placement == "colocated":
         host.append(Part("asleep, while the learner trains", weights.num_bytes, "weights; the KV cache is dropped"))

@@ -35,6 +35,9 @@ def with_planned_learner(config: RunConfig, size: ModelSize | None) -> RunConfig
     sizes = [default] if tokens == "auto" else [tokens]
     if tokens == "auto" and on_gpu and size is not None:
         sizes = [each for each in (MOST_TOKENS, MOST_TOKENS // 2, MOST_TOKENS // 4) if each > default] + sizes
+    longest = size.longest_tree if size is not None and learner.packing == "trees" else None
+    if tokens == "auto" and longest is not None:
+        sizes = [each for each in sizes if each <= longest] or sizes[-1:]
     if checkpointing != "auto":
         options = [(each, checkpointing) for each in sizes]
     elif not on_gpu:

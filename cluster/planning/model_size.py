@@ -24,11 +24,12 @@ from spag_ray.weights.weight_files import weight_files
 @dataclass(frozen=True)
 class ModelSize:
     """`source` says where the numbers come from. `shape` is None for an unknown family: only its weights are
-    counted."""
+    counted. `longest_tree`: tokens that the learner may pack into one tree (packing.check_packable), None for any."""
 
     num_parameters: int
     source: str
     shape: ModelShape | None = None
+    longest_tree: int | None = None
 
     def kv_bytes_per_token(self, bytes_per_value: int) -> int | None:
         """A key and a value of every layer; None if the shape is unknown."""
@@ -56,13 +57,25 @@ def model_size(model: str, shape: ModelShape | None) -> ModelSize | None:
         if shape is None:
             return None
         return ModelSize(count_parameters(shape), "model_shape of the configuration (no model folder here)", shape)
-    found = read_shape(folder)
+    found, longest = read_shape(folder), _longest_tree(folder)
     counted = stored_parameters(folder)
     if counted is not None:
-        return ModelSize(counted, f"the headers of the weights in {folder}", found)
+        return ModelSize(counted, f"the headers of the weights in {folder}", found, longest)
     if found is None:
         return None
-    return ModelSize(count_parameters(found), f"{folder}/config.json", found)
+    return ModelSize(count_parameters(found), f"{folder}/config.json", found, longest)
+
+
+def _longest_tree(folder: Path) -> int | None:
+    """The sliding window, and where positions depend on the length of a row (`dynamic`, `longrope`) the length that
+    the model was trained with, whichever is smaller."""
+    given = json.loads((folder / "config.json").read_text(encoding="utf-8"))  # read_shape has read it
+    rotation = given.get("rope_parameters") or given.get("rope_scaling") or {}
+    limits = [given.get("sliding_window") if given.get("use_sliding_window", True) else None]
+    if rotation.get("rope_type", rotation.get("type")) in ("dynamic", "longrope"):
+        of_folder = given.get("original_max_position_embeddings") or given.get("max_position_embeddings")
+        limits.append(rotation.get("original_max_position_embeddings") or of_folder)
+    return min((limit for limit in limits if limit), default=None)
 
 
 def read_shape(folder: Path) -> ModelShape | None:

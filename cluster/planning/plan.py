@@ -130,7 +130,9 @@ def make_schedule(config: RunConfig) -> Schedule:
         steps = versions * max(1, per_version // self_play.batch_games)
         fresh = -(-per_version // config.stream.reuse)  # the others were trained on before
         games, permits = versions * fresh, (config.stream.max_lag + 1) * fresh
-    num_evaluated = 1 + int(imitation.enabled) + self_play.rounds + 2 * has_last_match(config)
+    num_later = int(imitation.enabled) + self_play.rounds + 2 * has_last_match(config)
+    of_base = config.evaluation.base_games or config.evaluation.games
+    of_itself = of_base * bool(config.evaluation.games) + num_later * config.evaluation.games
     num_matches = sum(2 * num_later_stages(config, opponent) for opponent in config.evaluation.against)
     return Schedule(
         imitation_games=imitation_games,
@@ -138,7 +140,7 @@ def make_schedule(config: RunConfig) -> Schedule:
         games=games,
         versions=versions + int(imitation.enabled),
         steps=steps,
-        evaluation_games=num_evaluated * config.evaluation.games + num_matches * config.evaluation.num_against_games,
+        evaluation_games=len(config.games) * (of_itself + num_matches * config.evaluation.num_against_games),
         permits=permits,
     )
 
@@ -157,7 +159,7 @@ def make_disk(config: RunConfig, size: ModelSize) -> Disk:
         over_budget = config.checkpoint.max_gib is not None and policies * one > config.checkpoint.max_gib * GIB
     stages = int(config.imitation.enabled) + config.self_play.rounds
     parts.append(Part("models", stages * model, f"{stages} stages x {times}{model / policies / GIB:.1f} GiB"))
-    if config.league.past_share or config.league.fixed:
+    if config.league.past_share:
         kept = config.league.max_snapshots
         one = version_bytes(config, size)
         parts.append(Part("league", kept * one, f"{kept} versions x {times}{one / policies / GIB:.2g} GiB"))

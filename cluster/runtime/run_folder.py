@@ -17,7 +17,7 @@ from typing import Any
 
 from spag_ray import __version__
 from spag_ray.config.files import write_config
-from spag_ray.config.loading import parse_config
+from spag_ray.config.loading import decided_by_deepspeed, parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, RunFolderError
 from spag_ray.host.folder_lease import FolderLease
@@ -146,7 +146,8 @@ def with_kept_dtypes(config: RunConfig, folder: Path) -> RunConfig:
     kept = {}
     for name in ("engine", "learner"):
         part, own = getattr(config, name), getattr(before, name)
-        if "dtype" not in part.model_fields_set:
+        is_of_file = name == "learner" and "dtype" in decided_by_deepspeed(config.learner)
+        if "dtype" not in part.model_fields_set and not is_of_file:
             kept[name] = part.model_copy(update={"dtype": own.dtype})
     return config.model_copy(update=kept)
 
@@ -169,11 +170,12 @@ def _config_of(folder: Path) -> RunConfig:
 
 
 def _differences(then: dict[str, Any], now: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, tuple[Any, Any]]]:
-    for key, value in now.items():
-        if isinstance(value, dict):
-            yield from _differences(then.get(key) or {}, value, f"{prefix}{key}.")
-        elif then.get(key) != value:
-            yield prefix + key, (then.get(key), value)
+    for key, new in now.items():
+        old = then.get(key)
+        if isinstance(new, dict) and (old or {}).keys() <= new.keys():
+            yield from _differences(old or {}, new, f"{prefix}{key}.")
+        elif old != new:  # also a free mapping that has lost a key, such as chat_template_kwargs
+            yield prefix + key, (old, new)
 
 
 def _versions(seed: int) -> dict[str, object]:

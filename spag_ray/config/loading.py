@@ -6,6 +6,7 @@ config = load_config("configs/quickstart.yaml", overrides=["self_play.rounds=1"]
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,11 +14,19 @@ import yaml
 from pydantic import ValidationError
 
 from spag_ray.config.faults import first_fault
+from spag_ray.config.parts import LearnerConfig
 from spag_ray.config.run import RunConfig
 from spag_ray.config.shipped import find_config
 from spag_ray.errors import ConfigError
 from spag_ray.plain_yaml import parse_yaml, read_settings
 from spag_ray.stages import PLAYER_NAME
+
+DEEPSPEED_KEYS = {  # a key of DeepSpeed's file: the learner's
+    "gradient_clipping": "max_grad_norm",
+    "bf16.enabled": "dtype",
+    "zero_optimization.stage": "zero_stage",
+    "optimizer.params.weight_decay": "weight_decay",
+}
 
 
 def load_config(name: str, overrides: Sequence[str] = ()) -> RunConfig:
@@ -56,12 +65,29 @@ def parse_config(data: Mapping[str, Any], where: str = "config") -> RunConfig:
 
 
 def to_yaml(config: RunConfig, for_elsewhere: bool = False) -> str:
-    """All keys; `for_elsewhere`: without the dtypes that nobody has set, which other CPUs choose for themselves."""
+    """All keys, but for those of the learner that its DeepSpeed file decides: written, they would seem to contradict it.
+    `for_elsewhere`: without the dtypes that nobody has set, which other CPUs choose for themselves."""
     settings = config.model_dump(mode="json")
+    for name in decided_by_deepspeed(config.learner):
+        del settings["learner"][name]
     for name, part in (("engine", config.engine), ("learner", config.learner)):
         if for_elsewhere and "dtype" not in part.model_fields_set:
-            del settings[name]["dtype"]
+            settings[name].pop("dtype", None)
     return yaml.safe_dump(settings, sort_keys=False)
+
+
+def decided_by_deepspeed(learner: LearnerConfig) -> list[str]:
+    """Keys of the learner that nobody has set, and that its DeepSpeed file may decide; `dtype` only if the file does,
+    because other CPUs have another default for it. A file that cannot be read here may be there where the run is."""
+    if learner.deepspeed is None:
+        return []
+    unset = [name for name in DEEPSPEED_KEYS.values() if name not in learner.model_fields_set]
+    try:
+        path = find_config(learner.deepspeed, "deepspeed")
+        enabled = json.loads(path.read_text(encoding="utf-8")).get("bf16", {}).get("enabled", "auto")
+    except (ConfigError, OSError, ValueError, AttributeError):
+        enabled = "auto"
+    return [name for name in unset if name != "dtype" or enabled != "auto"]
 
 
 def without_environment(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,7 +145,9 @@ def _apply_override(data: dict[str, Any], override: str) -> None:
         if isinstance(part, list):  # its entries have their places as keys
             part = part[int(parent)] if parent.isdecimal() and int(parent) < len(part) else None
         else:
-            part = part.setdefault(parent, {})
+            if part.get(parent) is None:  # absent, or left empty
+                part[parent] = {}
+            part = part[parent]
         if not isinstance(part, dict | list):
             raise ConfigError(f"-o {key.strip()}: {parent} is a value, not a group of keys")  # values may be secrets
     if isinstance(part, list):

@@ -428,7 +428,7 @@ class RunConfig(Part):
             raise ValueError(
                 "objective.listener: imitated: nothing is imitated with imitation.enabled: false; use base"
             )
-        if self.plays_in_turn:
+        if self.plays_in_turn and self.evaluation.games:  # else a run has nobody to play in turn
             raise ValueError(
                 "objective.information_gain: its listener has an engine of its own while games are played, but with "
                 f"evaluation.engines: {self.evaluation.engines} here the run's engines take turns; set "

@@ -10,9 +10,11 @@ import pytest
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 
 from learners.deepspeed_config import deepspeed_config, loads_in_parts
+from spag_ray.config.loading import parse_config, to_yaml
 from spag_ray.config.parts import LearnerConfig
 from spag_ray.config.shipped import config_root
 from spag_ray.errors import ConfigError
+from spag_ray.plain_yaml import parse_settings
 
 SHIPPED = sorted(path.stem for path in (config_root() / "deepspeed").glob("*.json"))
 
@@ -48,6 +50,26 @@ SIZES = (
     "stage3_prefetch_bucket_size",
     "stage3_param_persistence_threshold",
 )
+
+
+@pytest.mark.parametrize("name", [path.stem for path in (config_root() / "deepspeed").glob("*.json")])
+def test_a_written_configuration_means_the_same_with_its_file(name: str) -> None:
+    config = parse_config({"learner": {"deepspeed": name}})
+    for for_elsewhere in (False, True):
+        again = parse_config(parse_settings(to_yaml(config, for_elsewhere), "written"))
+        assert deepspeed_config(again.learner) == deepspeed_config(config.learner)
+    said = parse_config({"learner": {"deepspeed": name, "max_grad_norm": 0.5}})
+    assert parse_config(parse_settings(to_yaml(said), "written")).learner.max_grad_norm == 0.5
+
+
+def test_the_dtype_that_a_file_decides_is_not_written_and_any_other_is(tmp_path: Path) -> None:
+    path = tmp_path / "own.json"
+    for enabled in (True, False, "auto"):
+        path.write_text(json.dumps({"bf16": {"enabled": enabled}, "zero_optimization": {"stage": 1}}))
+        config = parse_config({"learner": {"deepspeed": str(path)}})
+        written = parse_settings(to_yaml(config), "written")
+        assert ("dtype" in written["learner"]) is (enabled == "auto")
+        assert deepspeed_config(parse_config(written).learner) == deepspeed_config(config.learner)
 
 
 @pytest.mark.parametrize("name", [None, "zero3", "zero3_offload"])

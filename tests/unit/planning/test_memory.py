@@ -201,6 +201,25 @@ def test_an_engine_has_its_share_of_the_card_and_the_rest_is_cache() -> None:
     assert unknown.kv_tokens is None
 
 
+def test_heads_that_are_copied_make_no_more_room() -> None:
+    size = ModelSize(count_parameters(LLAMA_2_7B), "", LLAMA_2_7B.model_copy(update={"num_key_value_heads": 2}))
+    tokens = {}
+    for gpus in (2, 4):
+        engine = {"num_gpus": gpus, "tensor_parallel_size": gpus}
+        found = engine_memory(config_of(engine=engine), size)
+        tokens[gpus] = found.kv_tokens
+    assert tokens[2] is not None
+    assert tokens[4] is not None
+    # Weights take less of each card, and that is all that four GPUs add.
+    assert tokens[2] < tokens[4] < 1.5 * tokens[2]
+
+
+def test_an_engine_of_transformers_has_no_cache() -> None:
+    size = ModelSize(count_parameters(LLAMA_2_7B), "", LLAMA_2_7B)
+    found = engine_memory(config_of(engine={"kind": "transformers", "kv_cache_gib": 0.1}), size)
+    assert (found.kv_tokens, list(parts_of(found.memory))) == (None, ["weights"])
+
+
 def test_opponents_that_are_adapters_take_their_places_and_no_more_models() -> None:
     lora = {"lora": {"rank": 16, "export": "adapter"}}
     config = config_of(learner=lora, league={"past_share": 0.3, "num_opponents": 8}, engine={"num_gpus": 1})

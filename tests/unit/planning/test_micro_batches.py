@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,12 @@ def test_checkpointing_is_on_where_the_given_micro_batch_does_not_fit_without() 
     assert chosen(config_of(50.0, **given)) == (8192, True)
     on: dict[str, Any] = {"max_tokens_per_microbatch": "auto", "gradient_checkpointing": True, "num_gpus": 1}
     assert chosen(config_of(1000.0, **on)) == (16384, True)
+
+
+def test_a_micro_batch_is_a_tree_that_the_model_can_read() -> None:
+    windowed = replace(SIZE, longest_tree=4096)
+    assert chosen(config_of(1000.0, **BOTH), windowed) == (4096, False)
+    assert chosen(config_of(1000.0, **BOTH, packing="none"), windowed) == (16384, False)
 
 
 def test_a_micro_batch_without_checkpointing_holds_the_longest_sample() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,26 @@ def test_a_model_that_is_not_here_is_as_large_as_the_configuration_says(tmp_path
     assert size is not None
     assert "model_shape" in size.source
     assert size.kv_bytes_per_token(2) == 2 * 32 * 4096 * 2
+
+
+@pytest.mark.parametrize(
+    ("given", "longest"),
+    [
+        ({}, None),
+        ({"sliding_window": 4096}, 4096),
+        ({"sliding_window": 4096, "use_sliding_window": False}, None),  # Qwen2
+        ({"rope_scaling": {"type": "longrope"}, "original_max_position_embeddings": 4096}, 4096),  # Phi-3
+        ({"rope_parameters": {"rope_type": "dynamic"}, "max_position_embeddings": 2048, "sliding_window": 4096}, 2048),
+        ({"rope_scaling": {"rope_type": "llama3"}, "max_position_embeddings": 8192}, None),
+    ],
+)
+def test_the_longest_tree_is_the_window_or_the_trained_length(
+    given: dict[str, Any], longest: int | None, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **TINY, **given}))
+    found = model_size(str(tmp_path), None)
+    assert found is not None
+    assert found.longest_tree == longest
 
 
 def test_adapters_are_counted_as_peft_makes_them(tmp_path: Path) -> None:

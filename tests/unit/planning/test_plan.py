@@ -108,6 +108,11 @@ def test_rounds_are_counted_as_they_are_played() -> None:
     assert (schedule.imitation_games, schedule.imitation_steps) == (100, 13)
     assert (schedule.games, schedule.steps, schedule.versions) == (150, 12, 4)
     assert schedule.evaluation_games == 10 * (1 + 1 + 3 + 2)
+    of_base = parse_config({"self_play": {"rounds": 1}, "evaluation": {"games": 10, "base_games": 4}})
+    assert make_plan(of_base).schedule.evaluation_games == 4 + 10 * (1 + 1 + 2)
+    two = [{"name": "taboo", "share": 0.5}, {"name": "kuhn", "share": 0.5}]
+    of_two = parse_config({"games": two, "self_play": {"rounds": 1}, "evaluation": {"games": 10}})
+    assert make_plan(of_two).schedule.evaluation_games == 2 * 10 * (1 + 1 + 1 + 2), "of each game"
     assert schedule.permits is None
 
 

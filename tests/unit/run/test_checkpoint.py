@@ -420,6 +420,9 @@ def test_a_run_goes_on_only_as_the_run_it_was(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match=r"started with objective\.kl_coeff: 0\.2, not 0\.1"):
         reopen_run_folder(folder, parse_config({"objective": {"kl_coeff": 0.1}}))
     reopen_run_folder(folder, parse_config({"self_play": {"on_collapse": "warn"}}))
+    silent = make_run_folder(tmp_path / "silent", parse_config({"chat_template_kwargs": {"enable_thinking": False}}))
+    with pytest.raises(RunFolderError, match=r"started with chat_template_kwargs: {'enable_thinking': False}, not {}"):
+        reopen_run_folder(silent, config)
     reopen_run_folder(folder, parse_config({"learner": {"env": {"NCCL_DEBUG": "INFO"}}}))
     reopen_run_folder(folder, config)
     with pytest.raises(RunFolderError, match="no run to resume"):

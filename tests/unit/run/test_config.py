@@ -69,6 +69,22 @@ def test_a_bad_override_is_one_line(bad: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_an_override_reaches_below_a_key_that_is_left_empty(tmp_path: Path) -> None:
+    written = tmp_path / "config.yaml"
+    written.write_text(to_yaml(RunConfig()))
+    assert load_config(str(written)).tracking.wandb is None
+    found = load_config(str(written), ["tracking.wandb.project=one"]).tracking.wandb
+    assert found is not None
+    assert found.project == "one"
+
+
+def test_a_listener_needs_no_turns_of_engines_where_nothing_is_evaluated() -> None:
+    shared = ["engine.num_gpus=0.4", "learner.num_gpus=0.2"]
+    assert load_config("taught", shared).plays_in_turn
+    with pytest.raises(ConfigError, match="its listener has an engine of its own"):
+        load_config("taught", [*shared, "evaluation.games=4"])
+
+
 def test_a_fault_in_an_override_names_the_override_not_the_file() -> None:
     with pytest.raises(ConfigError, match=r"^-o self_play.roundz: unknown key"):
         load_config("quickstart", ["self_play.roundz=1"])

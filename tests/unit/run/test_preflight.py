@@ -15,7 +15,15 @@ import torch
 from safetensors.torch import load_file
 
 from cluster.checks import preflight, vllm_build
-from cluster.checks.preflight import check_claims, check_files, check_listener, check_model, check_run, check_words
+from cluster.checks.preflight import (
+    check_claims,
+    check_files,
+    check_listener,
+    check_model,
+    check_rows,
+    check_run,
+    check_words,
+)
 from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, ModelError
@@ -128,6 +136,28 @@ def test_rows_of_training_data_cannot_be_listened_to(tmp_path: Path) -> None:
     check_files(parse_config({"imitation": settings, "objective": {"listening_coeff": 0.5}}))
     with pytest.raises(ConfigError, match=r"imitation.listening_coeff: .*rows\.json has rows"):
         check_files(parse_config({"imitation": {**settings, "listening_coeff": 0.5}}))
+
+
+@pytest.mark.parametrize("key", ["self_play", "imitation"])
+def test_a_row_that_no_micro_batch_holds_is_refused_before_the_run(key: str, tiny_model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+    rows = [{"instruction": "say", "input": "", "output": output} for output in ("it", "water " * 600)]
+    file.write_text(json.dumps(rows))
+    settings = {"prompts": prompts(tmp_path), key: {"sft_file": str(file)}}
+    check_rows(parse_config(settings), str(tiny_model))
+    with pytest.raises(ConfigError, match=r"rows.json: row 1 has 6\d\d tokens, and a micro-batch holds 512: raise"):
+        check_rows(parse_config({**settings, "learner": {"max_tokens_per_microbatch": 512}}), str(tiny_model))
+
+
+def test_a_game_of_a_file_that_no_micro_batch_holds_is_refused_before_the_run(tiny_model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "games.json"
+    said = [("attacker", "water " * 300), ("defender", "no"), ("attacker", "music " * 300), ("defender", "no")]
+    history = [{"role": role, "content": text} for role, text in said]
+    file.write_text(json.dumps([{"history": history, "target_word": "tiger", "max_turns": 5}]))
+    settings = {"prompts": prompts(tmp_path), "imitation": {"source": str(file)}}
+    check_rows(parse_config(settings), str(tiny_model))
+    with pytest.raises(ConfigError, match=r"games.json: game 0 has \d+ tokens, and a micro-batch holds 512: raise"):
+        check_rows(parse_config({**settings, "learner": {"max_tokens_per_microbatch": 512}}), str(tiny_model))
 
 
 GERMAN = "Du verteidigst. Wenn du das Wort kennst, sag: Ich kenne das Wort! Es ist `X`!"
