@@ -65,7 +65,7 @@ def parse_config(data: Mapping[str, Any], where: str = "config") -> RunConfig:
 
 
 def to_yaml(config: RunConfig, for_elsewhere: bool = False) -> str:
-    """All keys, but for those of the learner that its DeepSpeed file decides: written, they would seem to contradict it.
+    """All keys, but for those of the learner that its DeepSpeed file decides: written, they seem to contradict it.
     `for_elsewhere`: without the dtypes that nobody has set, which other CPUs choose for themselves."""
     settings = config.model_dump(mode="json")
     for name in decided_by_deepspeed(config.learner):
