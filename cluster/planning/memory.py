@@ -116,9 +116,9 @@ def learner_memory(config: RunConfig, size: ModelSize) -> Memory:
             loading = Part("the model while it loads", whole * width, told)
         host.append(loading)
         if config.placement == "colocated":
-            kept = ("weights", "optimiser", "gradients")
-            asleep = sum(part.num_bytes for part in parts if part.name.startswith(kept))
-            host.append(Part("asleep, while engines generate", asleep, "weights, gradients and optimiser"))
+            asleep = sum(part.num_bytes for part in parts if part.name in ("weights", "optimiser"))
+            told = "weights and optimiser; gradients are zero then, and are not copied"
+            host.append(Part("asleep, while engines generate", asleep, told))
     return Memory(tuple(parts), tuple(host))
 
 
