@@ -82,7 +82,9 @@ class EndpointPolicy:
         encode: Callable[[str], Sequence[int]],
         timeout_s: float = 600.0,
         style: str = "chat",
+        max_retries: int = 3,
     ) -> None:
+        """`max_retries`: after pauses of at most 8 s, if a server is away or busy; what it refuses is final."""
         from openai import AsyncOpenAI
 
         ask_directly(endpoint.url)
@@ -92,7 +94,7 @@ class EndpointPolicy:
         self._style = style
         self._opens_thoughts = False  # whether its chat template does, so that answers begin within one
         self._encode = encode
-        self._client = AsyncOpenAI(base_url=endpoint.url, api_key=_key(), timeout=timeout_s, max_retries=3)
+        self._client = AsyncOpenAI(base_url=endpoint.url, api_key=_key(), timeout=timeout_s, max_retries=max_retries)
         self._places = asyncio.Semaphore(MAX_ASKED_AT_ONCE)
         self._has_answered = False
 
@@ -136,17 +138,17 @@ class EndpointPolicy:
     async def _ask(self, view: GameView, request: Request) -> tuple[str, str]:
         from openai import OpenAIError
 
-        sampling = request.sampling
+        sampling, messages = request.sampling, self._messages(view)
         try:
             answer = await self._client.chat.completions.create(
                 model=self._endpoint.model,
-                messages=self._messages(view),  # type: ignore[arg-type]
+                messages=messages,  # type: ignore[arg-type]
                 temperature=sampling.temperature,
                 max_tokens=sampling.max_new_tokens,
                 top_p=1.0 if sampling.top_p is None else sampling.top_p,
                 seed=sampling.seed,
             )
-        except OpenAIError as error:
+        except (OpenAIError, ValueError) as error:  # ValueError: a body that is no JSON
             reason = " ".join(str(error).split())[:300]
             raise EngineError(f"{self._endpoint.url}: {self._endpoint.model} gave no answer: {reason}") from error
         return self._said(answer)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -149,7 +150,9 @@ class EnginePool:
             try:
                 async with asyncio.timeout(self._turn_timeout_s):
                     (completion,) = await member.policy.generate([asked])
-                return completion
+                if math.isfinite(sum(completion.logprobs)):
+                    return completion
+                error = EngineError(f"{member.name} gave a log-probability that is not finite")
             except TimeoutError:
                 self.timeouts += 1
                 error = EngineError(f"{member.name} did not answer within {self._turn_timeout_s:g} s")

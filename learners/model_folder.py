@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
+from torch.nn.modules.dropout import _DropoutNd
 from transformers import GenerationConfig
 from transformers.initialization import no_init_weights
 
@@ -41,7 +42,19 @@ def load_model(folder: str, dtype: torch.dtype, attention: str) -> torch.nn.Modu
     """
     if not Path(folder).is_dir():
         raise ModelError(f"{folder}: no such model folder")
-    return _read(folder, dtype=dtype, attn_implementation=attention)
+    return _without_dropout(_read(folder, dtype=dtype, attn_implementation=attention))
+
+
+def _without_dropout(model: torch.nn.Module) -> torch.nn.Module:
+    """The model that is trained is the one that played and that scores: a random mask would be taken for a change of
+    policy. Its config.json keeps what it says."""
+    for module in model.modules():
+        if isinstance(module, _DropoutNd):
+            module.p = 0.0
+        for name, value in list(vars(module).items()):
+            if isinstance(value, float) and any(part in name for part in ("dropout", "pdrop", "layerdrop", "jitter")):
+                setattr(module, name, 0.0)
+    return model
 
 
 def load_model_in_parts(
@@ -75,7 +88,7 @@ def load_model_in_parts(
         raise ModelError(f"{folder}: transformers cannot load this model: {reason_of(error)}") from error
     for name, parameter in model.named_parameters():
         take_part(parameter, stored[name])
-    return model.eval()
+    return _without_dropout(model.eval())
 
 
 def write_model(model: Any, weights: dict[str, Tensor], tokenizer_of: str, folder: Path) -> None:

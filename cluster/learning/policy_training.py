@@ -119,7 +119,7 @@ class PolicyTraining:
         held, self.held.spec = self.held.spec, spec
         if saved is not None and saved.stage == stage:
             learners.continue_stage(spec)
-            resumed = saved.of(games)
+            resumed = saved.of(self._without_gap(games) if self._takes_engines_logprobs(spec) else games)
             if self._compares_with_start(spec):
                 with self.split.phase("score"):
                     resumed.games = learners.score_reference(resumed.games, spec.temperature)
@@ -190,15 +190,23 @@ class PolicyTraining:
         spec = training_stage.spec
         if spec.method == "imitation" and spec.kl_coeff == 0:
             return games  # nothing is compared with the previous weights
-        if self._config.learner.reference != "recompute" and spec.method == "self_play":
+        if self._takes_engines_logprobs(spec):
             sampled = [turn.sampler_logprobs for game in games for turn in game.turns]
-            games = with_column(games, "old_logprobs", sampled)
-            return with_column(games, "sampler_logprobs", [None] * len(sampled))  # no gap is measured between the two
+            return self._without_gap(with_column(games, "old_logprobs", sampled))
         is_part = training_stage.part and self.held.reference_of == training_stage.stage
         if is_part or self._compares_with_start(spec):
             games = learners.score_reference(games, spec.temperature)
         first, rest = games[: training_stage.batch_games], games[training_stage.batch_games :]
         return first + learners.score_games(rest, spec.temperature)
+
+    def _takes_engines_logprobs(self, spec: StageSpec) -> bool:
+        """Whether the engines' log-probabilities stand for those under the weights of the stage's start."""
+        return self._config.learner.reference != "recompute" and spec.method == "self_play"
+
+    @staticmethod
+    def _without_gap(games: list[GameSample]) -> list[GameSample]:
+        """No gap is measured between the engines' log-probabilities and themselves."""
+        return with_column(games, "sampler_logprobs", [None] * sum(len(game.turns) for game in games))
 
     def _dump(self, stage: str, batch: Sequence[GameSample], report: StepReport) -> None:
         """Write the episodes and the report of a skipped step to skipped/."""

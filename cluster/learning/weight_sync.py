@@ -95,7 +95,9 @@ def publish(
                 gate.drain(engine)
             to_each, held = _load(exported, group, config, answers)
             num_bytes = max(num_bytes, to_each)
-            for engine in group:
+            # Engines of a broken channel are still paused: games that they got now would wait for the weights that come
+            # another way, which wait for these games.
+            for engine in group if held else ():
                 gate.reopen(engine)
     else:
         num_bytes, held = _load(exported, engines, config, answers)

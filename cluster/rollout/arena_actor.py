@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from actors.arena import LISTENER, GameTask, Player, Rules, TaskList, TaskSource, answer, play_all, play_game
-from actors.endpoint_policy import EndpointPolicy
+from actors.endpoint_policy import Endpoint, EndpointPolicy
 from actors.models import load_tokenizer
 from actors.pool import EnginePool
 from actors.scripted_policy import ScriptedPolicy
@@ -53,6 +53,7 @@ class ArenaActor(Actor):
         self._join_timeout_s = join_timeout_s
         self._buffer = buffer
         self._renderers: dict[tuple[str, str], Renderer] = {}
+        self._served: dict[tuple[str, Endpoint, str, str], EndpointPolicy] = {}
         self._pools: dict[str, EnginePool] = {}
         self._pace = Pace()
         self._playing: dict[str, asyncio.Task[int]] = {}  # by stage: an evaluation plays beside a stream
@@ -171,8 +172,13 @@ class ArenaActor(Actor):
             scripted = played_by(game.with_cards(seat.cards) if isinstance(game, UsesCards) else game, seat.script)
             pool.join("expert", ScriptedPolicy(scripted, renderer.reply_ids, seed=seat.sampling.seed or 0))
         if seat.endpoint is not None:
-            served = EndpointPolicy(seat.endpoint, game, renderer.reply_ids, self._turn_timeout_s, rules.style)
-            pool.join(seat.endpoint.url, served)
+            key = seat.pool, seat.endpoint, seat.model, rules.name
+            if key not in self._served:  # it holds connections, and knows whether it has answered before
+                within_s = self._turn_timeout_s
+                again = int(within_s / 8) + 8  # until the turn's time is up, after which the pool gives up
+                served = EndpointPolicy(seat.endpoint, game, renderer.reply_ids, within_s, rules.style, again)
+                self._served[key] = served
+                pool.join(seat.endpoint.url, served)
         can_score = seat.cards is None and seat.endpoint is None
         return Player(pool, renderer, seat.sampling, can_score, seat.adapter, seat.policy)
 

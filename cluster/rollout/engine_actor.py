@@ -82,8 +82,8 @@ class EngineActor:
         return self._phase
 
     async def heartbeat(self, hold_s: float = 0.0) -> tuple[int, float]:
-        """(turns under way, seconds since one was answered); (0, 0.0) while the engine loads weights. Answers after
-        `hold_s`; ends this process within a second if the engine's own process has ended."""
+        """(turns under way, seconds since one was answered: 0 while the engine loads weights). Answers after `hold_s`;
+        ends this process within a second if the engine's own process has ended."""
         until = time.monotonic() + hold_s
         while True:
             if self._policy is not None and self._policy.is_dead:
@@ -91,9 +91,10 @@ class EngineActor:
             if (left_s := until - time.monotonic()) <= 0:
                 break
             await asyncio.sleep(min(left_s, 1.0))
-        if self._queue is None or self._num_loads or self._is_updating:
+        if self._queue is None:
             return 0, 0.0
-        return self._queue.num_pending, self._queue.idle_s
+        is_loading = self._num_loads or self._is_updating
+        return self._queue.num_pending, 0.0 if is_loading else self._queue.idle_s
 
     async def figures(self) -> EngineFigures:
         """What the engine measured since the last call."""

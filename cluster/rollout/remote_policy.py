@@ -187,7 +187,8 @@ class RemotePolicy:
         self._sending = asyncio.get_running_loop().call_later(pause_s, self._send)
 
     def _unreached(self) -> EngineError:
-        return EngineGoneError(f"engine {self.name} could not be reached for {self._within_s:g} s")
+        """Not gone: the run may reach it, and would not give it to this arena again. Turns go to others meanwhile."""
+        return EngineError(f"engine {self.name} could not be reached for {self._within_s:g} s")
 
     def _fault(self, error: Exception) -> EngineError:
         """The error of a call to the engine, as this policy's error."""

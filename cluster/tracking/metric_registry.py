@@ -248,7 +248,9 @@ METRICS: tuple[Metric, ...] = (
     _of_steps(
         "learner_compute_seconds_total", "seconds", "time in forward and backward on the busiest rank", "compute_s"
     ),
-    _of_steps("learner_target_tokens_total", "tokens", "sampled tokens that were trained on", "num_target_tokens"),
+    _of_steps(
+        "learner_target_tokens_total", "tokens", "tokens trained on: turns, words heard, SFT rows", "num_target_tokens"
+    ),
     _of_steps(
         "learner_computed_tokens_total",
         "tokens",
@@ -283,7 +285,7 @@ METRICS: tuple[Metric, ...] = (
     _of_step("unsaid_loss", "", "weighted unsaid-words term of the loss", "unsaid_loss"),
     _of_step("entropy_bonus_loss", "", "weighted entropy bonus of the loss", "entropy_bonus_loss"),
     _of_step("listening_nats", "nats", "surprisal of the word, per token", "listening_nats"),
-    _of_step("listened_games", "games", "games listened to in the newest step", "num_listened"),
+    _of_step("listened_games", "games", "games whose word was listened for in the newest step", "num_listened"),
     _of_step("advantage_mean", "", "advantage of a trained turn, mean", "advantage_mean"),
     _of_step("advantage_std", "", "its standard deviation", "advantage_std"),
     _of_step("advantage_zeros_ratio", "ratio", "turns whose advantage is 0", "advantage_zeros"),

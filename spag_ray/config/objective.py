@@ -186,7 +186,7 @@ class ObjectiveConfig(Part):
         data = with_loss(data)
         if data.get("loss") == "published":
             data = {"role_weight_cap": None, **data}
-        if data.get("loss") == "gspo" and not _GSPO_CLIPS.keys() & data.keys():
+        if data.get("loss") == "gspo" and "clip_range" not in data:
             data = {**_GSPO_CLIPS, **data}
         if data.get("gain_of") == "nats":
             data = {"gain_clip": NATS_CLIP, **data}

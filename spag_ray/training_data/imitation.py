@@ -39,6 +39,8 @@ def imitation_samples(
         if objective.advantage != "spag":  # estimators are of self-play, and so is their `role_weights: none`
             usual |= {"advantage": "spag", "role_weights": "balanced"}
         plain = objective.model_copy(update={**usual, "drop_agreeing": False, "information_gain": 0.0})
+        # A breach has no winner, but a game may pay for it: it is no turn to imitate.
+        episodes = [episode for episode in episodes if episode.verdict.outcome.winner is not None]
         if claims and max_guesses == 1:
             return game_samples(episodes, plain, sampled=False)
         weights = {game.episode_id: game.weight for game in game_samples(episodes, plain, sampled=False)}

@@ -21,6 +21,8 @@ from spag_ray.errors import LearnerError
 from spag_ray.game.rules import Role
 from spag_ray.training_data.samples import GameSample, Sample
 
+ROUNDED = 1e-9  # an advantage below it is what rounding leaves of a group that was paid alike
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -103,7 +105,7 @@ class BatchCounts:
             max_tokens=int(lengths.max(initial=0)),
             advantage_mean=float(advantages.mean()) if len(advantages) else 0.0,
             advantage_std=float(advantages.std()) if len(advantages) else 0.0,
-            advantage_zeros=float((advantages == 0).mean()) if len(advantages) else 0.0,
+            advantage_zeros=float((abs(advantages) < ROUNDED).mean()) if len(advantages) else 0.0,
             num_rows=len(batch.sft),
             num_decided=sum(bool(game.turns) for game in games),
             num_listened=sum(bool(game.listening) and not game.teaches_when for game in games),

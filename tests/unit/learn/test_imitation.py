@@ -38,6 +38,12 @@ def test_ties_breaches_and_losers_are_left_out_whatever_self_play_learns() -> No
     assert all(turn.sampler_logprobs is None for each in games for turn in each.turns)
 
 
+def test_a_breach_that_a_game_of_ones_own_pays_for_is_not_imitated() -> None:
+    broken = game(4, Outcome.ATTACKER_BREACH, num_turns=3, decided_by=2)
+    paid = replace(broken, verdict=replace(broken.verdict, payoffs=(-1.0, None)))
+    assert roles(imitation_samples([PLAYED[0], paid], ObjectiveConfig(), "winners")) == [["a", "a"]]
+
+
 def test_no_baseline_of_self_play_is_subtracted_from_what_is_imitated() -> None:
     plain = imitation_samples(PLAYED, ObjectiveConfig(), "winners")
     for baseline in ("moving", "mean", "scenario"):

@@ -21,6 +21,7 @@ from learners.learner import Learner
 from learners.model_folder import check_saveable, load_model, load_model_in_parts, write_model
 from spag_ray.config.parts import LearnerConfig
 from spag_ray.errors import LearnerError, ModelError
+from spag_ray.families.auto import AutoConfig, AutoModelForCausalLM
 from spag_ray.results.saved_models import is_complete
 from spag_ray.training_data.samples import Sample
 from spag_ray.training_data.shares import Batch
@@ -96,6 +97,23 @@ def test_a_folder_whose_weights_have_other_names_is_read_by_transformers(tiny_mo
 
     assert_same_model(model, load_model(str(tiny_model), torch.float32, "sdpa"))
     assert taken == []
+
+
+@pytest.mark.parametrize("family", ["opt", "gpt2"])
+@pytest.mark.parametrize("parts", [False, True])
+def test_a_model_that_learns_drops_nothing(family: str, parts: bool, tmp_path: Path) -> None:
+    shapes = {
+        "opt": {"hidden_size": 16, "ffn_dim": 16, "num_hidden_layers": 1, "word_embed_proj_dim": 16, "dropout": 0.5},
+        "gpt2": {"n_embd": 16, "n_layer": 1, "n_head": 2, "resid_pdrop": 0.5, "embd_pdrop": 0.5, "attn_pdrop": 0.5},
+    }
+    config = AutoConfig.for_model(family, vocab_size=32, num_attention_heads=2, **shapes[family])
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    model: Any = in_parts(tmp_path)[0] if parts else load_model(str(tmp_path), torch.float32, "sdpa")
+    ids = torch.arange(8)[None]
+    before = model.eval()(ids).logits
+    assert torch.equal(model.train()(ids).logits, before)
+    kept = model.config.to_dict()
+    assert 0.5 in [kept.get(name) for name in ("dropout", "resid_pdrop")], "what is saved says what it said"
 
 
 def test_what_is_damaged_or_missing_is_refused_when_it_is_read_in_parts_too(tiny_model: Path, tmp_path: Path) -> None:

@@ -291,6 +291,20 @@ def test_a_turn_and_a_game_are_tried_as_often_as_allowed_and_each_try_has_a_name
     assert refusing.asked == ["test/000000/0", "test/000000/0#2"] * 3
 
 
+def test_a_turn_whose_log_probabilities_are_not_finite_is_played_by_another_engine(renderer: Any, loop: Any) -> None:
+    class Ill(Talker):
+        async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+            return [
+                replace(each, logprobs=(float("nan"),) * len(each.logprobs))
+                for each in await super().generate(requests)
+            ]
+
+    pool = pool_of(Ill(renderer, ["water"]), Talker(renderer, ["water"]))
+    (episode,) = loop.run(collect(play_games(TaskList(tasks(1)), both(pool, renderer), RULES, 1)))
+    assert len(episode.turns) == 6
+    assert all(math.isfinite(sum(turn.logprobs)) for turn in episode.turns)
+
+
 def test_a_turn_that_is_tried_no_more_waits_for_no_other_engine(renderer: Any, loop: Any) -> None:
     pool = pool_of(Failing(renderer, good=0, error=EngineGoneError("gone")), max_tries=1, join_timeout_s=0.05)
     with pytest.raises(EngineGoneError, match="gone"):

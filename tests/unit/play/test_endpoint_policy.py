@@ -42,6 +42,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.message: dict[str, Any] | None = None
         self.finish: str | None = "stop"
+        self.garbled = b""  # sent in place of an answer, as JSON
         self.num_asked = 0
         self.asked: list[dict[str, str]] = []  # the messages of the last request
 
@@ -67,12 +68,12 @@ class Handler(BaseHTTPRequestHandler):
         self.server.num_asked += 1
         choice = {"index": 0, "finish_reason": self.server.finish, "message": self.server.message}
         answer = {"id": "1", "object": "chat.completion", "created": 1, "model": "talker", "choices": [choice]}
-        body = json.dumps(answer)
+        body = self.server.garbled or json.dumps(answer).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body.encode())
+        self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
         """Nothing to the terminal."""
@@ -163,6 +164,18 @@ def test_an_answer_without_a_text_is_a_lost_turn(
     server.message = message
     with pytest.raises(EngineError, match="answer without a text"):
         played(loop, server, tiny_model, tokenizer)
+
+
+@pytest.mark.parametrize("garbled", [b" ", b'{"choices": [', b'{"id": "\xff"}'])
+def test_an_answer_that_cannot_be_read_is_a_lost_turn(
+    garbled: bytes, server: Server, loop: Any, tiny_model: Path, tokenizer: Any
+) -> None:
+    server.garbled = garbled
+    try:
+        with pytest.raises(EngineError, match="talker gave no answer"):
+            played(loop, server, tiny_model, tokenizer)
+    finally:
+        server.garbled = b""
 
 
 THOUGHTS = {"reasoning_content": "The word is river. I should not say river, so"}

@@ -69,6 +69,11 @@ def test_a_bad_override_is_one_line(bad: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_gspo_keeps_its_papers_clip_on_the_side_that_is_not_set() -> None:
+    found = parse_config({"objective": {"loss": "gspo", "clip_range_high": 0.0005}}).objective
+    assert (found.clip_range, found.clip_range_high) == (3e-4, 0.0005)
+
+
 def test_an_override_reaches_below_a_key_that_is_left_empty(tmp_path: Path) -> None:
     written = tmp_path / "config.yaml"
     written.write_text(to_yaml(RunConfig()))
