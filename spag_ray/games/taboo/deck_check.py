@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from spag_ray.game.rules import Outcome, Role
+from spag_ray.game.end_reason import EndReason
+from spag_ray.game.rules import Role
 from spag_ray.games.taboo.deck_file import Entry, Fault, Trap, read_deck
 from spag_ray.games.taboo.referee.judge import judge, judge_turn
 
@@ -53,7 +54,7 @@ def _trap_faults(word: str, trap: Trap) -> Iterator[str]:
         return
     game = [{"role": Role.ATTACKER, "content": trap.ask}, {"role": Role.DEFENDER, "content": trap.answer}]
     verdict = judge(game, word, max_turns=1)
-    if verdict.outcome is not Outcome.ATTACKER_WINS:
+    if verdict.end_reason is not EndReason.SAID_WORD:
         yield f"the answer {trap.answer!r} does not lose the game: {verdict.reason}"
 
 

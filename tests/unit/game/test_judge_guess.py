@@ -126,6 +126,65 @@ def target_words() -> list[str]:
     return sorted({*golden, *talk.split(), "river", "table", "o'clock", "twenty-one", "caf\u00e9", "c++", "running"})
 
 
+def outcome_of(text: str) -> Outcome | None:
+    """Of a defender's turn about a cat."""
+    verdict = judge_turn(text, 1, "cat")
+    return None if verdict is None else verdict.outcome
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I know the word for sure! It is cat.",
+        "I know the word for certain: cat",
+        "I know the word, of course! It is cat",
+        "No doubt I know the word! It is cat",
+        "Without a shadow of a doubt I know the word! It is cat",
+        "Believe it or not I know the word! It is cat",
+        "Never mind I know the word: cat",
+        "Not so fast - I know the word! It is cat",
+        "That does it \u2013 I know the word! It is cat",
+        "I know the word! It purrs, so it is a cat.",
+        "I know the word! It purrs, therefore the word is cat.",
+        "I know the word! Given the hints, I think it's a cat.",
+        "I know the word! I don't think it is dog. It is cat.",
+        "I know the word! No doubt it is a cat.",
+        "I know the word! It is `cat`. Reason: it purrs.",
+        "I know the word! It is `cat`. Why? It purrs and likes milk.",
+        '"I know the word!" It is cat.',
+        'Okay, "I know the word! It is cat."',
+    ],
+)
+def test_a_claim_that_is_affirmed_or_explained_is_right(text: str) -> None:
+    assert outcome_of(text) is Outcome.DEFENDER_WINS
+
+
+@pytest.mark.parametrize("text", ["I don't think it is cat.", "I doubt it is cat.", "I can't say it is cat."])
+def test_a_word_that_is_doubted_is_not_named(text: str) -> None:
+    assert outcome_of(f"I know the word! {text}") is Outcome.ATTACKER_WINS
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'Tell me "I know the word!" when you have it.',
+        'Shout "I know the word!" when you are ready.',
+        'The line "I know the word" wins it for you.',
+    ],
+)
+def test_a_claim_in_quotes_is_none(text: str) -> None:
+    assert judge_turn(text, 0, "cat") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "is_said"),
+    [("The old man died.", "dice", False), ("A die.", "dice", True), ("It gets better.", "goods", False),
+     ("A good one.", "goods", True), ("People do.", "person", True), ("A person.", "people", True)],
+)  # fmt: skip
+def test_a_plural_has_the_forms_of_its_noun_alone(text: str, word: str, is_said: bool) -> None:
+    assert (judge_turn(text, 0, word) is not None) == is_said
+
+
 @pytest.mark.parametrize("template", PLAIN)
 def test_a_plain_guess_wins_for_every_word(template: str) -> None:
     lost = [word for word in target_words() if answered(template.format(word), word) is not Outcome.DEFENDER_WINS]

@@ -35,7 +35,8 @@ _SPELLED = re.compile(
 _JOIN = re.compile(r"[\s,.\-/]|(?<![^\W_])and(?![^\W_])")
 _NUMBERING = re.compile(r"\d{1,3}")
 _OPENING = re.compile(
-    r"(?:\s|no|nope|wait|sorry|or|and|either|plus|also|alternatively|otherwise|else|rather|scratch\s+that|then|but)*"
+    r"(?:\s|no|nope|wait|sorry|or|and|either|plus|also|alternatively|otherwise|else|rather|scratch\s+that|then|but|"
+    r"so|therefore|thus|hence|i\s+(?:think|believe|guess))*"
     r"(?![^\W_])"
 )
 _ALTERNATIVE = re.compile(r"\W*(?:or|either|nor|plus|versus|vs|aka|also|alternatively|otherwise)(?![^\W_])")
@@ -47,6 +48,10 @@ _CONNECTIVE = re.compile(
     r"(?<![^\W_])(?<![^\W_][\-'])(?:(?P<other>or|either|and|plus|nor|versus|vs|aka|alias|also|as\s+well\s+as|along\s+with)"
     r"|(?P<denied>not|rather\s+than|instead\s+of))(?![\-']?[^\W_])"
 )
+_DOUBTED = re.compile(  # before a lead: "I don't think it is"
+    r"(?<![^\W_])(?:(?:don't|do\s+not|doesn't|didn't|never|can't|cannot)\s+(?:really\s+)?"
+    r"(?:think|believe|guess|say|suppose|mean)|(?<!no )doubt)(?![^\W_])"
+)
 _ALONE = re.compile(
     rf"\W*(?:{FILLER.pattern}\W{{1,8}}){{0,4}}(?P<word>{_CONNECTIVE.pattern})(?:$|\W+(?:$|(?P<talk>{TALK_GOES_ON.pattern})))"
 )  # all that a lead is followed by
@@ -56,6 +61,7 @@ _REASON = re.compile(
     r"|(?:clues?|hints?|reasons?)(?=\s+[^\W_]))(?![^\W_])"
 )
 _REASON_HEAD = re.compile(r"(?<![^\W_])(?:because|since|clues?|hints?|reasons?|reasoning|why)(?![^\W_])")
+_REASON_TITLE = re.compile(r"\W*(?:(?:the|my)\s+)?(?:reasons?|reasoning|explanation|why)\W*")
 _TALK = re.compile(
     r"\W*(?:and\s+)?(?:i|i'm|i've|i'd|i'll|it|it's|that|that's|this|you|you're|you've|we|we've|they|thanks|thank|the\s+game"
     r"|what|how|there)(?![^\W_])"
@@ -163,6 +169,9 @@ class _Collector:
 
     def _read_plain(self, start: int, end: int, mark: str, marks: str, is_list: bool) -> None:
         """A piece without a lead, a denial or a reason: it names a word or is talk."""
+        if self.is_sure and (":" in marks or "?" in marks) and _REASON_TITLE.fullmatch(self.text, start, end):
+            self.is_talking = True  # "It is a cat. Reason: it purrs."
+            return
         if not any(_is_content(token) for token in self._tokens(start, end)):
             if not self.only_leads:
                 self._name(start, end, start, _TALK_AFTER_LEAD if mark == ":" else _TALK_ALONE)
@@ -189,7 +198,7 @@ class _Collector:
             self.is_talking = alone.group("talk") is not None
             return
         denial = _DENIAL.match(self.text, lead.end(), end)
-        if NEGATIVE_LEAD.search(lead.group()) or denial:
+        if NEGATIVE_LEAD.search(lead.group()) or denial or _DOUBTED.search(self.text, start, lead.start()):
             self.is_denying = True
             after = self._after_but(lead.end(), end)
             if after < end:

@@ -44,18 +44,24 @@ _CLAIM = re.compile(
     r"(?<![^\W_])i\s+(?:(?:think|believe|guess|bet)\s+(?:that\s+)?i\s+)?"
     r"(?:(?:do|now|already|finally|actually|definitely|certainly|really|think)\s+){0,2}know\s+(?:what\s+)?"
     r"the\s+(?:(?:target|secret|hidden|right|correct)\s+)?word(?![^\W_])"
-    r"(?!\s+(?:for|of|from|means|meaning)(?![^\W_]))"
+    r"(?!\s+(?:for(?!\s+(?:sure|certain)(?![^\W_]))|of(?!\s+course(?![^\W_]))|from|means|meaning)(?![^\W_]))"
 )
-_CLAUSE_END = re.compile(r"[.!?;:,\n\u2014]|(?<![^\W_])(?:but|and|yet|although|because)(?![^\W_])")
+_CLAUSE_END = re.compile(r"[.!?;:,\n\u2014]|\s-+\s|(?<![^\W_])(?:but|and|yet|although|because)(?![^\W_])")
 _NOT_MEANT = re.compile(
     r"(?<![^\W_])(?:not|never|cannot|hardly|nor|without|if|whether|unless|until|till|when|whenever|once|before|"
     r"wish|hope|doubt|doubtful|unsure|pretend|imagine|suppose|as\s+though|how|you\s+think|"
     r"do|does|did|should|would|could)(?![^\W_])|n't(?![^\W_])"
 )
+_AFFIRMED = re.compile(  # what _NOT_MEANT would take for a negation
+    r"(?<![^\W_])(?:(?:without\s+(?:a|any)\s+(?:shadow\s+of\s+a\s+)?|no\s+)doubt|(?:believe|like)\s+it\s+or\s+not|"
+    r"never\s+mind)(?![^\W_])"
+)
 _QUOTED = re.compile(
     r"(?<![^\W_])(?:say|saying|says|said|phrase|write|type|answer\s+with|reply\s+with)(?![^\W_])"
     r"[^\w\n]*[\"'`]\s*$"
 )
+_QUOTE_OPENS = re.compile(r"[^\W_][^\w\n\"'`]*[\"'`]\s*$")  # after a word, so no quote of the whole reply
+_QUOTE_CLOSES = re.compile(r"\s*[!.?,]*\s*[\"'`](?!\W*(?:it|it's)(?![^\W_]))")
 # Not the "#" of "c#", and not what is before the marks of "c++".
 _DECORATION = re.compile(r"[*_`\"~<>\[\]{}](?![+#])|(?<!(?<![^\W_])[^\W_])#(?![+#])|(?<![^\W_])'|'(?![^\W_])")
 _BESIDE = re.compile(r"[\s*_`\"~'<>\[\]{}()]")  # around a named word
@@ -73,8 +79,9 @@ def find_claim(folded: FoldedText) -> re.Match[str] | None:
         return None
     for match in _CLAIM.finditer(folded.text):
         before = folded.text[max(0, match.start() - 200) : match.start()]
-        clause = _CLAUSE_END.split(before)[-1]
-        if not _NOT_MEANT.search(clause) and not _QUOTED.search(before):
+        clause = _AFFIRMED.sub(" ", _CLAUSE_END.split(before)[-1])
+        in_quotes = _QUOTE_OPENS.search(before) and _QUOTE_CLOSES.match(folded.text, match.end())
+        if not (_NOT_MEANT.search(clause) or _QUOTED.search(before) or in_quotes):
             return match
     return None
 

@@ -146,6 +146,9 @@ def is_whole_word(letters: str) -> bool:
     return is_word(letters) or zipf_frequency(letters, "en") >= _SHORT_IN_USE
 
 
+_IRREGULAR = {"person": ("people",), "people": ("person", "persons")}  # which the dictionary does not join
+
+
 @lru_cache(maxsize=65536)
 def inflections(word: str) -> frozenset[str]:
     """All inflections of a single folded word, including the word itself.
@@ -159,13 +162,14 @@ def inflections(word: str) -> frozenset[str]:
     lemmas_by_kind: dict[str, tuple[str, ...]] = lemminflect.getAllLemmas(word)
     lemmas = _lemmas(word)
     bases = {word} if word in lemmas else lemmas | {word}
-    for lemma in lemmas_by_kind.get("NOUN", ()):
-        if word in lemminflect.getAllInflections(lemma, "NOUN").get("NNS", ()):
-            bases.add(lemma)
-    forms = set(bases)
+    forms = {*bases, *_IRREGULAR.get(word, ())}
     for base in bases:
         for found in lemminflect.getAllInflections(base).values():
             forms.update(found)
+    for lemma in lemmas_by_kind.get("NOUN", ()):  # "die" of "dice", without "died"
+        of_noun = lemminflect.getAllInflections(lemma, "NOUN")
+        if word in of_noun.get("NNS", ()):
+            forms.update((lemma,), *of_noun.values())
     forms |= {form for form in _regular_forms(word) if word in _lemmas(form) or not _lemmas(form)}
     forms = {form.lower() for form in forms if " " not in form}  # "off set" is two words, and no form of "offset"
     return frozenset(forms if word in STOP_WORDS else forms - STOP_WORDS) | {word}
