@@ -133,7 +133,7 @@ class Fleet:
                     self.roster.remove(record, "it did not start")
                     raise
                 told = first_line(error)
-        if self._did_not_come_up(record, told):
+        if self._did_not_come_up(record, 1, told):
             self.tasks.start(f"replace-{record.name}", partial(self.replace, record))
         return record.name
 
@@ -245,6 +245,7 @@ class Fleet:
                 self._restarts.count(record.name, fault)
             if (since := self._next_life(record)) is None:
                 return
+            life = record.life  # nobody else changes it before the engine is up
             try:
                 self._come_up(record, since, games_wait=True)
                 return
@@ -255,7 +256,7 @@ class Fleet:
             except (ray.exceptions.RayError, SpagError) as error:
                 # What sleep stopped, or what found no room on devices that a learner used, has not failed.
                 fault, told = error if self.roster.num_sleeps == since else None, first_line(error)
-            if not self._did_not_come_up(record, told) or self.tasks.is_stopped:
+            if not self._did_not_come_up(record, life, told) or self.tasks.is_stopped:
                 return
 
     def _next_life(self, record: EngineRecord) -> int | None:
@@ -312,10 +313,10 @@ class Fleet:
         for record in joined:
             self._recorder.record(EngineJoinedLine(record.name, record.policy, version))
 
-    def _did_not_come_up(self, record: EngineRecord, why: str) -> bool:
-        """False if it has left, or another thread replaces it."""
+    def _did_not_come_up(self, record: EngineRecord, life: int, why: str) -> bool:
+        """False if it has left, or another thread replaces it: heartbeats may have seen first that it is dead."""
         with self.roster.lock:
-            if record.state not in (State.STARTING, State.BEHIND):
+            if record.life != life or record.state not in (State.STARTING, State.BEHIND):
                 return False
             self.roster.become(record, State.LOST, why)
         return True

@@ -30,7 +30,15 @@ from cluster.supervision.restart_budget import RestartBudget
 from cluster.tracking.recorder import Recorder
 from cluster.types import Engine
 from spag_ray.config.loading import parse_config
-from spag_ray.errors import EngineError, EngineGoneError, InputError, LearnersLostError, RunFolderError, SpagError
+from spag_ray.errors import (
+    EngineError,
+    EngineGoneError,
+    InputError,
+    LearnersLostError,
+    RunFolderError,
+    SpagError,
+    WeightSyncError,
+)
 from spag_ray.game.rules import Role
 from spag_ray.host.folder_lease import FolderLease
 from tests.support.fake_engines import FakeRay
@@ -215,6 +223,30 @@ def test_a_replacement_that_does_not_start_is_tried_again_while_others_play(
     parts.until(lambda: parts.play() == ["engine-policy-0.4", "engine-policy-1"])
     assert tried == ["engine-policy-0.2", "engine-policy-0.3", "engine-policy-0.4"]
     assert len(parts.failures) == 3
+
+
+def test_a_replacement_that_refuses_the_weights_and_is_seen_dead_first_counts_once(make: Callable[..., Parts]) -> None:
+    """The thread that gave it the weights hears of its end after the heartbeats: then another one replaces it."""
+    parts = make()
+    parts.start(1)
+    parts.publisher.publish()
+    catch_up, refused = parts.policy.catch_up, []
+
+    def refuses(engine: Engine, others_play: bool) -> Any:
+        if refused:
+            return catch_up(engine, others_play)
+        refused.append(engine.name)
+        parts.ray.engines[1].is_dead = True
+        parts.ray.start_s = 0.3
+        parts.until(lambda: parts.fleet.roster.records[0].name == "engine-policy-0.3")
+        raise WeightSyncError("the version was not taken")
+
+    parts.patch.setattr(parts.policy, "catch_up", refuses)
+    parts.ray.engines[0].is_dead = True
+    parts.until(lambda: parts.play() == ["engine-policy-0.3"])
+    assert refused == ["engine-policy-0.2"]
+    assert len(parts.failures) == 2, "the first engine died, and the second"
+    assert len(parts.ray.alive) == 1
 
 
 def test_two_drains_of_one_engine_both_end_and_it_retires(make: Callable[..., Parts]) -> None:
