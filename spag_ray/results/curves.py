@@ -81,7 +81,7 @@ class Curves:
     def __init__(self) -> None:
         self._began: float | None = None
         self._version = 0
-        self._steps = _Steps()
+        self._steps = Steps()
         self._reached: dict[tuple[str, ...], int] = {}
 
     @property
@@ -136,7 +136,7 @@ class Curves:
         return Points(axis, x, time, values)
 
 
-class _Steps:
+class Steps:
     """Numbers a policy's optimiser steps through all stages. In metrics.jsonl the steps of each stage start at 1, but
     the rounds of a stream count on."""
 
@@ -147,6 +147,10 @@ class _Steps:
     @property
     def num_done(self) -> int:
         return max(self._done.values(), default=0)
+
+    def of(self, policy: str) -> int:
+        """The largest number so far."""
+        return self._done.get(policy, 0)
 
     def number(self, policy: str, stage: str, step: int) -> int:
         before = self._before.setdefault((policy, stage), self._done.get(policy, 0) + 1 - step)

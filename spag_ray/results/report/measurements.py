@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from spag_ray.results.curves import Steps
 from spag_ray.results.lines import (
     BufferLine,
     CollapseLine,
@@ -147,7 +148,7 @@ class _Reader:
         self._tokens: dict[tuple[str, str], int] = {}
         self._lags: list[int] = []
         self._iterated = -1
-        self._num_steps: Counter[str] = Counter()
+        self._steps = Steps()
 
     def read(self, time: float, line: Line | None) -> None:
         match line:
@@ -178,11 +179,11 @@ class _Reader:
 
     def _step(self, time: float, line: StepLine) -> None:
         stage, report = Stage.parse(line.stage), line.report
-        self._num_steps[line.policy] += 1
-        number = self._num_steps[line.policy]
-        self._found.stage_begins.setdefault(line.policy, {}).setdefault(str(stage.of_all_policies), number)
-        row: Row = (float(number), *(_drawn(getattr(report, name)) for name in STEP_FIELDS))
-        self._found.steps.setdefault((line.policy, stage.phase), Thinned()).add(row)
+        before, number = self._steps.of(line.policy), self._steps.number(line.policy, line.stage, report.step)
+        if number > before:  # else a resumed run repeats it
+            self._found.stage_begins.setdefault(line.policy, {}).setdefault(str(stage.of_all_policies), number)
+            row: Row = (float(number), *(_drawn(getattr(report, name)) for name in STEP_FIELDS))
+            self._found.steps.setdefault((line.policy, stage.phase), Thinned()).add(row)
         if math.isfinite(report.seconds):
             self._found.activity.add("learned", report.num_target_tokens, time - report.seconds, time)
 
