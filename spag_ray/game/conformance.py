@@ -342,13 +342,16 @@ class _Players:
             question = _Question("scripted", scenario, history, seat, rng.getrandbits(32))
             text = self.ask(question)
             if isinstance(text, str):
-                return text
+                if text != text.strip():
+                    told = f"scripted returns {_cut(repr(text))}; players' replies have no white space around them"
+                    self._found.setdefault("scripted form", f"{told}{question}")
+                return text.strip()
             self._found.setdefault("scripted form", f"scripted returns {_cut(repr(text))}; return a text{question}")
         words = re.findall(r"[^\W_]+", " ".join(each["content"] for each in messages)) or ["yes"]
         kind = rng.random()
         if kind < 0.8:
             return rng.choice(words)
-        return " ".join(rng.choices(words, k=rng.randint(2, 4))) if kind < 0.95 else rng.choice(HOSTILE)
+        return " ".join(rng.choices(words, k=rng.randint(2, 4))) if kind < 0.95 else rng.choice(HOSTILE).strip()
 
 
 def _says(text: str, part: str) -> bool:

@@ -200,11 +200,10 @@ def _payoff_faults(ruling: Ruling) -> Iterator[tuple[str, str]]:
         yield "payoffs", f"a payoff is {unfit[0]!r:.60}; payoffs are numbers from -{MAX_PAYOFF:g} to {MAX_PAYOFF:g}"
         return
     better, worse = ruling.outcome.winner, ruling.outcome.breaker
-    if None in payoffs:
-        return
-    if better is not None and payoffs[seat_of(better)] < payoffs[seat_of(better.other)]:
+    paid = [each or 0 for each in payoffs]  # a seat that is left untrained is neither paid nor charged
+    if better is not None and paid[seat_of(better)] < paid[seat_of(better.other)]:
         yield "winner", f"the winner, seat {seat_of(better)}, is paid less than the loser: {tuple(payoffs)}"
-    if worse is not None and payoffs[seat_of(worse)] > payoffs[seat_of(worse.other)]:
+    if worse is not None and paid[seat_of(worse)] > paid[seat_of(worse.other)]:
         yield "breach", f"seat {seat_of(worse)} broke the rules and is paid more than the other: {tuple(payoffs)}"
 
 

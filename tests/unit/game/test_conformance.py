@@ -201,6 +201,10 @@ RULINGS = {
     "a payoff is nan": ruled(lambda _: win(1, payoffs=(float("nan"), 1.0))),
     "a payoff is '-1'": ruled(lambda _: win(1, payoffs=("-1", "1"))),  # type: ignore[arg-type]
     "the winner, seat 1, is paid less than the loser: (1.0, -1.0)": ruled(lambda _: win(1, payoffs=(1.0, -1.0))),
+    "the winner, seat 1, is paid less than the loser: (None, -1.0)": ruled(lambda _: win(1, payoffs=(None, -1.0))),
+    "seat 1 broke the rules and is paid more than the other: (None, 1.0)": ruled(
+        lambda _: breach(1, payoffs=(None, 1.0)), "no colour"
+    ),
     "seat 1 broke the rules and is paid more": ruled(lambda _: breach(1, payoffs=(-1, 1)), "no colour"),
     "the end reason is ' '": ruled(lambda _: win(1, " ")),
     "an end reason has 65 characters; at most 64": ruled(lambda _: win(1, "x" * 65)),
@@ -328,6 +332,9 @@ class TestSecrets:
 
 
 SCRIPTED = {
+    "scripted returns 'red\\n'; players' replies have no white space": lambda self, seat, history, scenario, rng: (
+        "red\n"
+    ),
     "scripted returns None; return a text": lambda self, seat, history, scenario, rng: None,
     "scripted raises RuntimeError": lambda self, seat, history, scenario, rng: raises(),
     "scripted gives another answer": lambda self, seat, history, scenario, rng: random.choice(COLOURS),
