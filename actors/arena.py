@@ -391,7 +391,7 @@ async def _listened_to(turns: list[Turn], task: GameTask, listener: Player, rule
     ]
 
 
-def _ways_to_say(renderer: Renderer, fact: str, heard: Heard | None) -> Pairs:
+def _ways_to_say(renderer: Renderer, fact: str, heard: Heard | None) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """How the listener may say the fact, each (what its reply begins with, what is scored after that): in its claim, or
     as the first word of a plain reply, small or capital. No two of them can be the same reply."""
     if heard == "reply":

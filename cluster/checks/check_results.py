@@ -207,8 +207,8 @@ def memory_checks(
     if size is None or not gpus or not config.learner.num_gpus:
         return
     memory, smallest = learner_memory(config, size), min(gpus)
-    needed = ("weights", "optimiser", "gradients, float32", "gradients, bfloat16")  # what is gathered may be less
-    surely = sum(part.num_bytes for part in memory.parts if part.name in needed)
+    states = ("weights", "optimiser", "gradients, float32", "gradients, bfloat16")  # what is gathered may be less
+    surely = sum(part.num_bytes for part in memory.parts if part.name in states)
     told = f"a learner rank is estimated at {memory.num_bytes / GIB:.1f} GiB, the smallest GPU has {smallest:.1f}"
     remedy = "see `spag-ray train --dry-run` for the sum; use more ranks and a higher learner.zero_stage, or offload"
     if surely > smallest * GIB:

@@ -201,7 +201,9 @@ RULINGS = {
     "a payoff is nan": ruled(lambda _: win(1, payoffs=(float("nan"), 1.0))),
     "a payoff is '-1'": ruled(lambda _: win(1, payoffs=("-1", "1"))),  # type: ignore[arg-type]
     "the winner, seat 1, is paid less than the loser: (1.0, -1.0)": ruled(lambda _: win(1, payoffs=(1.0, -1.0))),
-    "the winner, seat 1, is paid less than the loser: (None, -1.0)": ruled(lambda _: win(1, payoffs=(None, -1.0))),
+    "the winner, seat 1, is paid less than the loser: (None, -1.0)": ruled(
+        lambda _: replace(win(1), payoffs=(None, -1.0))
+    ),
     "seat 1 broke the rules and is paid more than the other: (None, 1.0)": ruled(
         lambda _: breach(1, payoffs=(None, 1.0)), "no colour"
     ),

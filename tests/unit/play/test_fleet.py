@@ -230,7 +230,8 @@ def test_a_replacement_that_refuses_the_weights_and_is_seen_dead_first_counts_on
     parts = make()
     parts.start(1)
     parts.publisher.publish()
-    catch_up, refused = parts.policy.catch_up, []
+    catch_up = parts.policy.catch_up
+    refused: list[str] = []
 
     def refuses(engine: Engine, others_play: bool) -> Any:
         if refused:
