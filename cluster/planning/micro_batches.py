@@ -62,9 +62,11 @@ def planned_line(config: RunConfig, size: ModelSize | None) -> str | None:
 
 
 def _fits(config: RunConfig, size: ModelSize) -> bool:
-    """A learner that shares its GPU with an engine that stays awake has the part that Ray reserves for it."""
-    num_gpus = config.learner.num_gpus
-    if not num_gpus:
-        return True
-    share = 1 / len(config.policy_names) if config.placement == "colocated" else min(1.0, num_gpus)
-    return learner_memory(config, size).num_bytes <= WELL_FILLED * share * config.cluster.gpu_gib * GIB
+    room = WELL_FILLED * share_of_gpu(config) * config.cluster.gpu_gib * GIB
+    return not config.learner.num_gpus or learner_memory(config, size).num_bytes <= room
+
+
+def share_of_gpu(config: RunConfig) -> float:
+    """What a learner rank has of its GPU: with an engine beside it that stays awake, the part that Ray reserves for it;
+    colocated, its part among the policies' learners, which are all awake together."""
+    return 1 / len(config.policy_names) if config.placement == "colocated" else min(1.0, config.learner.num_gpus)

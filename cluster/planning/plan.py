@@ -21,7 +21,7 @@ from cluster.planning.memory import (
     learner_memory,
     num_trained,
 )
-from cluster.planning.micro_batches import planned_line, with_planned_learner
+from cluster.planning.micro_batches import planned_line, share_of_gpu, with_planned_learner
 from cluster.planning.model_size import ModelSize, kv_heads, model_size
 from cluster.planning.placement import ActorSpec, actors_of, has_last_match, match_actors, num_later_stages
 from learners.deepspeed_config import deepspeed_config, is_offloaded
@@ -205,12 +205,21 @@ def plan_notes(plan: Plan) -> list[str]:
             "config.json), or run this command where the model folder is"
         ]
     assert plan.learner is not None
-    if config.learner.num_gpus and plan.learner.num_bytes > WELL_FILLED * config.cluster.gpu_gib * GIB:
+    share = share_of_gpu(config)
+    if config.learner.num_gpus and plan.learner.num_bytes > WELL_FILLED * share * config.cluster.gpu_gib * GIB:
+        told = f"{config.cluster.gpu_gib:g}" if share == 1 else f"{config.cluster.gpu_gib:g}, of which it has {share:g}"
         notes.append(
-            f"a learner rank is estimated at {plan.learner.num_bytes / GIB:.1f} GiB of its GPU's "
-            f"{config.cluster.gpu_gib:g}: use more ranks with a higher learner.zero_stage, "
+            f"a learner rank is estimated at {plan.learner.num_bytes / GIB:.1f} GiB of its GPU's {told}: "
+            "use more ranks with a higher learner.zero_stage, "
             "learner.gradient_checkpointing: true, a smaller learner.max_tokens_per_microbatch, or "
             "learner.deepspeed: zero3_offload"
+        )
+    engine = config.engine
+    may_share = config.placement == "separate" and 0 < engine.num_gpus < 1 and 0 < config.learner.num_gpus < 1
+    if may_share and engine.gpu_memory_utilization > engine.num_gpus:
+        notes.append(
+            f"engine.gpu_memory_utilization {engine.gpu_memory_utilization:g} is above engine.num_gpus "
+            f"{engine.num_gpus:g}: more than its part of a GPU that it may share with a learner; lower it"
         )
     zero = deepspeed_config(config.learner, config.learner.num_gpus > 0)["zero_optimization"]
     if zero["stage"] == 3 and config.learner.num_ranks == 1 and not is_offloaded(zero, "offload_param"):

@@ -206,3 +206,12 @@ def test_a_model_that_nobody_knows_is_said_to_be_unknown(tmp_path: Path) -> None
 )
 def test_what_does_not_fit_is_noted(changes: list[str], noted: str) -> None:
     assert any(noted in note for note in plan_notes(make_plan(load_config("llama2_7b_8gpu", changes))))
+
+
+def test_what_shares_a_gpu_is_held_against_its_part_of_it() -> None:
+    apart = ["placement=separate", "engine.num_gpus=0.5", "learner.num_gpus=0.5"]
+    (note,) = plan_notes(make_plan(load_config("colocated_1gpu", apart)))
+    assert note.startswith("engine.gpu_memory_utilization 0.85 is above engine.num_gpus 0.5")
+    two = ["policies=separate", "cluster.gpu_gib=39", "learner.max_tokens_per_microbatch=2048"]
+    notes = plan_notes(make_plan(load_config("colocated_1gpu", two)))
+    assert any("of its GPU's 39, of which it has 0.5: use more ranks" in note for note in notes)
