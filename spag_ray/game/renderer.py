@@ -189,7 +189,8 @@ class Renderer(TokenFrame):
 
     def _without_thought(self, turn: Turn) -> Turn:
         """A turn of this seat as it reads it later: its own words if it began with a thought, else unchanged."""
-        if super().text_of(turn.token_ids) == turn.text or not (self.thinks or self._marks):
+        # In this order: reading a turn's tokens is most of the time of a prompt.
+        if not (self.thinks or self._marks) or super().text_of(turn.token_ids) == turn.text:
             return turn
         said = self.reply_ids(turn.text)
         return replace(turn, token_ids=said, logprobs=(0.0,) * len(said), forced=None)
