@@ -18,6 +18,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+import numpy as np
+
 from actors.policy import Completion, GameView, Pairs, Request, Sampling, Score
 from actors.pool import EnginePool, Member
 from spag_ray.config.objective import Heard
@@ -377,13 +379,14 @@ async def _listened_to(turns: list[Turn], task: GameTask, listener: Player, rule
         await seats.take(listener.pool)
         asked = [(prompt + opening, said) for prompt in prompts.values() for opening, said in ways]
         scores = [sum(score.logprobs) for score in await seats.score(listener, asked)]
-        found = [_of_any(scores[first : first + len(ways)]) for first in range(0, len(scores), len(ways))]
     except (EngineError, ModelError) as error:
         log.warning("%s: the listener did not score the fact: %s", task.episode_id, error)
         return turns
-    if not all(map(math.isfinite, found)):
+    if not all(map(math.isfinite, scores)):
         log.warning("%s: the listener's scores are not all finite", task.episode_id)
         return turns
+    # The probability that it is said in any of the ways is the sum of theirs.
+    found = np.logaddexp.reduce(np.array(scores).reshape(-1, len(ways)), axis=1).tolist()
     scored = dict(zip(prompts, found, strict=True))
     return [
         replace(turn, listener_logprob=min(scored[place], 0.0)) if place in scored else turn
@@ -398,12 +401,6 @@ def _ways_to_say(renderer: Renderer, fact: str, heard: Heard | None) -> list[tup
         return [((), said) for said in renderer.spoken(fact).start]
     claim = renderer.claim(fact)
     return [(claim.opening_ids, claim.word_ids)]
-
-
-def _of_any(logprobs: Sequence[float]) -> float:
-    """The logarithm of the sum of these probabilities; of one alone, itself."""
-    most = max(logprobs)
-    return most + math.log(sum(math.exp(each - most) for each in logprobs))
 
 
 def _listeners_prompts(

@@ -152,5 +152,8 @@ def _open(model: str, config: EngineConfig, name: str) -> None:
 
 
 def _call(method: str, *arguments: Any) -> Any:
-    """The result of the policy's method; None if it was not loaded."""
-    return None if _engine is None else _engine.run(getattr(_engine.policy, method)(*arguments))
+    """The result of the policy's method. A policy that could not be loaded is only closed, which does nothing."""
+    if _engine is None and method == "close":
+        return None
+    assert _engine is not None
+    return _engine.run(getattr(_engine.policy, method)(*arguments))

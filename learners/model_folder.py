@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
-from torch.nn.modules.dropout import _DropoutNd
+from torch import Tensor, nn
 from transformers import GenerationConfig
 from transformers.initialization import no_init_weights
 
@@ -49,7 +48,7 @@ def _without_dropout(model: torch.nn.Module) -> torch.nn.Module:
     """The model that is trained is the one that played and that scores: a random mask would be taken for a change of
     policy. Its config.json keeps what it says."""
     for module in model.modules():
-        if isinstance(module, _DropoutNd):
+        if isinstance(module, nn.Dropout):
             module.p = 0.0
         for name, value in list(vars(module).items()):
             if isinstance(value, float) and any(part in name for part in ("dropout", "pdrop", "layerdrop", "jitter")):

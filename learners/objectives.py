@@ -277,9 +277,17 @@ def _published(
     m, m0 = tokens.means(turns.theta, turns.old)
     if spec.method == "imitation":
         return published_imitation_terms(m, m0, weights, spec.kl_coeff, num_samples=1).sum()
-    is_sft = torch.zeros_like(weights)
     return published_offline_po_terms(
-        m, m0, tokens.advantages, weights, is_sft, spec.kl_coeff, 0.0, objective.clip_range, 1, 1
+        m,
+        m0,
+        rewards=tokens.advantages,
+        weights=weights,
+        sft_mask=torch.zeros_like(weights),
+        kl_coeff=spec.kl_coeff,
+        sft_coeff=0.0,
+        clip_range=objective.clip_range,
+        num_game_samples=1,
+        num_sft_samples=1,
     ).sum()
 
 
@@ -442,7 +450,9 @@ def published_offline_po_loss(
     rewards, weights, sft_mask: [batch].
     """
     m, m0 = mean_logprobs(logits, labels), mean_logprobs(reference_logits, labels)
-    terms = published_offline_po_terms(m, m0, rewards, weights, sft_mask, kl_coeff, sft_coeff, clip_range)
+    terms = published_offline_po_terms(
+        m, m0, rewards, weights, sft_mask, kl_coeff=kl_coeff, sft_coeff=sft_coeff, clip_range=clip_range
+    )
     return terms.sum()
 
 

@@ -8,8 +8,9 @@ import os
 import pickle
 import random
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ from spag_ray.results.evaluations import task_names
 from spag_ray.tokens import Tokenizer, chat_text, holds_a_mark
 from spag_ray.training_data.estimators import check_advantage
 from spag_ray.training_data.prompt_randomization import load_varied
-from spag_ray.training_data.replay import episode_from_game, sft_samples
+from spag_ray.training_data.replay import episode_from_game, published_samples, sft_samples
 from spag_ray.weights.weight_files import is_safetensors, weight_files
 
 CHECK_WITHIN_S = 600.0  # reading a large model folder from a slow disk
@@ -121,35 +122,60 @@ def check_model(config: RunConfig, model: str, words: Sequence[str], trains: boo
 
 
 def check_rows(config: RunConfig, model: str) -> None:
-    """Refuses a row of instruction data, or a game of a file, that no micro-batch holds: the step that draws it would
-    end the run, days after its start."""
-    imitation, source = config.imitation, config.imitation.source
-    files = [config.self_play.sft_file, imitation.sft_file if imitation.enabled else None]
-    has_games = imitation.enabled and source != "scripted" and holds_games(source)
-    if not (has_games or any(files)):
+    """Refuses a row of training or instruction data, or a game of a file, that no micro-batch holds: the step that
+    draws it would end the run, days after its start."""
+    imitation, sft_file = config.imitation, config.self_play.sft_file
+    is_imitated = imitation.enabled and (imitation.source != "scripted" or imitation.sft_file is not None)
+    if not (is_imitated or sft_file):
         return
     most = with_planned_learner(config, model_size(model, config.model_shape)).learner.microbatch_tokens
+    tokenizer = load_tokenizer(model, config.chat_template_kwargs)
     of_game = next((each for each in config.each_game if each.game.guesses), config.each_game[0])
-    own, renderer = of_game.game, renderer_of(of_game, load_tokenizer(model, config.chat_template_kwargs))
-    for path in filter(None, files):
-        for index, row in enumerate(read_sft(path)):
-            if len(f"{row['query']}{row['target']}".encode()) + _FRAME > most:  # no token is less than a byte
-                (sample,) = sft_samples([row], renderer)
-                _check_fits(f"{path}: row {index}", sample.num_tokens, most)
-    for index, game in enumerate(read_games(source) if has_games else ()):
+    renderer = renderer_of(of_game, tokenizer)
+    found = _sft_lengths(sft_file, renderer, most)
+    if is_imitated:
+        source = _source_lengths(of_game, tokenizer, renderer, most)
+        found = chain(found, _sft_lengths(imitation.sft_file, renderer, most), source)
+    for what, num_tokens in found:
+        if num_tokens > most:
+            raise ConfigError(
+                f"{what} has {num_tokens} tokens, and a micro-batch holds {most}: raise "
+                f"learner.max_tokens_per_microbatch to at least {num_tokens}, or leave it out"
+            )
+
+
+# {what: tokens} of those rows and games alone that may be too long: no token is less than a byte of text.
+
+
+def _sft_lengths(path: str | None, renderer: Renderer, most: int) -> Iterator[tuple[str, int]]:
+    for index, row in enumerate(read_sft(path) if path else ()):
+        if _num_bytes(row["query"], row["target"]) > most:
+            (sample,) = sft_samples([row], renderer)
+            yield f"{path}: row {index}", sample.num_tokens
+
+
+def _source_lengths(
+    config: RunConfig, tokenizer: Tokenizer, renderer: Renderer, most: int
+) -> Iterator[tuple[str, int]]:
+    source, own = config.imitation.source, config.game
+    if source == "scripted":
+        return
+    if not holds_games(source):
+        for index, row in enumerate(read_samples(source)):
+            if _num_bytes(row["query"], row["target"]) > most:
+                games, rows = published_samples([row], tokenizer)
+                yield f"{source}: row {index}", sum(each.num_tokens for each in (*games, *rows))
+        return
+    for index, game in enumerate(read_games(source)):
         rules = max(len(renderer.opening(role, game["target_word"])) for role in SEATS)
-        said = sum(len(turn["content"].encode()) + _FRAME for turn in game["history"])
-        if rules + said > most:
+        if rules + sum(_num_bytes(turn["content"]) for turn in game["history"]) > most:
             turns = episode_from_game(game, index, "", renderer, own.rules, own.max_guesses).turns
-            _check_fits(f"{source}: game {index}", max(len(each.prompt_ids) + each.num_tokens for each in turns), most)
+            yield f"{source}: game {index}", max(len(each.prompt_ids) + each.num_tokens for each in turns)
 
 
-def _check_fits(what: str, num_tokens: int, most: int) -> None:
-    if num_tokens > most:
-        raise ConfigError(
-            f"{what} has {num_tokens} tokens, and a micro-batch holds {most}: raise learner.max_tokens_per_microbatch "
-            f"to at least {num_tokens}, or leave it out"
-        )
+def _num_bytes(*texts: str) -> int:
+    """With the frame of a chat template around them."""
+    return sum(len(text.encode()) for text in texts) + _FRAME
 
 
 def check_played_in_turn(model: str) -> None:

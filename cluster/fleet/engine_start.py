@@ -64,9 +64,9 @@ class EngineStarter:
             handles = [engine.handle for engine in engines]
             with self.arenas.waiting_for_room(pool, policy, names) if games_wait else contextlib.nullcontext():
                 self.reservation.wait_for(names, handles, config.num_cpus, config.num_gpus, gives_up)
-            starts = [
+            starts = [  # vLLM's workers give the seed to numpy, which takes 32 bits
                 engine.handle.start.remote(
-                    records[0].model, config, engine.name, 0, _seed(self.config.seed + index), self.config.channel
+                    records[0].model, config, engine.name, 0, (self.config.seed + index) % 2**32, self.config.channel
                 )
                 for index, engine in enumerate(engines)
             ]
@@ -121,8 +121,3 @@ class EngineStarter:
         if lora is None or not num_adapters:
             return self.config.engine
         return self.config.engine.model_copy(update={"max_lora_rank": lora.rank, "max_adapters": num_adapters})
-
-
-def _seed(number: int) -> int:
-    """As vLLM's workers give it to numpy, which takes 32 bits."""
-    return number % 2**32

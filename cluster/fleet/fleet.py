@@ -133,7 +133,7 @@ class Fleet:
                     self.roster.remove(record, "it did not start")
                     raise
                 told = first_line(error)
-        if self._did_not_come_up(record, 1, told):
+        if self._did_not_come_up(record, life=1, why=told):
             self.tasks.start(f"replace-{record.name}", partial(self.replace, record))
         return record.name
 

@@ -57,7 +57,8 @@ def model_size(model: str, shape: ModelShape | None) -> ModelSize | None:
         if shape is None:
             return None
         return ModelSize(count_parameters(shape), "model_shape of the configuration (no model folder here)", shape)
-    found, longest = read_shape(folder), _longest_tree(folder)
+    given = _config_of(folder)
+    found, longest = _shape_of(given), _longest_tree(given)
     counted = stored_parameters(folder)
     if counted is not None:
         return ModelSize(counted, f"the headers of the weights in {folder}", found, longest)
@@ -66,10 +67,9 @@ def model_size(model: str, shape: ModelShape | None) -> ModelSize | None:
     return ModelSize(count_parameters(found), f"{folder}/config.json", found, longest)
 
 
-def _longest_tree(folder: Path) -> int | None:
+def _longest_tree(given: Mapping[str, Any]) -> int | None:
     """The sliding window, and where positions depend on the length of a row (`dynamic`, `longrope`) the length that
     the model was trained with, whichever is smaller."""
-    given = json.loads((folder / "config.json").read_text(encoding="utf-8"))  # read_shape has read it
     rotation = given.get("rope_parameters") or given.get("rope_scaling") or {}
     limits = [given.get("sliding_window") if given.get("use_sliding_window", True) else None]
     if rotation.get("rope_type", rotation.get("type")) in ("dynamic", "longrope"):
@@ -80,15 +80,25 @@ def _longest_tree(folder: Path) -> int | None:
 
 def read_shape(folder: Path) -> ModelShape | None:
     """The shape in config.json, or None for a family that `count_parameters` does not know. Raises ModelError."""
+    return _shape_of(_config_of(folder))
+
+
+def _config_of(folder: Path) -> Mapping[str, Any]:
     try:
         given: Any = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        known = {key: given[key] for key in ModelShape.model_fields if given.get(key) is not None}
-        return ModelShape.model_validate(known)
     except OSError as error:
         raise ModelError(f"{folder}/config.json cannot be read: {error.strerror}") from error
     except json.JSONDecodeError as error:
         raise ModelError(f"{folder}/config.json is not valid JSON: {error}") from error
-    except (ValueError, AttributeError):  # raised by pydantic for keys of another family
+    return given if isinstance(given, dict) else {}
+
+
+def _shape_of(given: Mapping[str, Any]) -> ModelShape | None:
+    try:
+        return ModelShape.model_validate(
+            {key: given[key] for key in ModelShape.model_fields if given.get(key) is not None}
+        )
+    except ValueError:  # raised by pydantic for keys of another family
         return None
 
 

@@ -149,6 +149,18 @@ def test_a_row_that_no_micro_batch_holds_is_refused_before_the_run(key: str, tin
         check_rows(parse_config({**settings, "learner": {"max_tokens_per_microbatch": 512}}), str(tiny_model))
 
 
+def test_a_row_of_training_data_that_no_micro_batch_holds_is_refused_before_the_run(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "rows.json"
+    row = {"query": "water " * 600, "target": "t", "reward": 1.0, "weight": 1.0, "role": "attacker"}
+    file.write_text(json.dumps([{**row, "query": "q"}, row]))
+    settings = {"prompts": prompts(tmp_path), "imitation": {"source": str(file)}}
+    check_rows(parse_config(settings), str(tiny_model))
+    with pytest.raises(ConfigError, match=r"rows.json: row 1 has 6\d\d tokens, and a micro-batch holds 512: raise"):
+        check_rows(parse_config({**settings, "learner": {"max_tokens_per_microbatch": 512}}), str(tiny_model))
+
+
 def test_a_game_of_a_file_that_no_micro_batch_holds_is_refused_before_the_run(tiny_model: Path, tmp_path: Path) -> None:
     file = tmp_path / "games.json"
     said = [("attacker", "water " * 300), ("defender", "no"), ("attacker", "music " * 300), ("defender", "no")]
