@@ -9,15 +9,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from cluster.commands.learn import for_rows
-from cluster.learning import learning_policy
+from cluster.learning import learning_policy, weight_sync
 from cluster.learning.direct_channel import Answers
 from cluster.learning.learning_policy import LearningPolicy, Published, TrainingStage
-from cluster.learning.training_stage import StageProgress
+from cluster.learning.training_stage import Saved, StageProgress
 from cluster.tracking.recorder import Recorder
 from cluster.types import Engine
+from spag_ray.config.engine import SyncConfig
 from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import EngineError, LearnerError, LearnersLostError
@@ -122,6 +124,24 @@ def test_a_version_whose_channel_broke_goes_through_the_object_store(
     assert policy._published.exported.direct is channel, "the next version tries it again"
 
 
+@pytest.mark.parametrize("held", [True, False])
+def test_engines_whose_channel_broke_get_no_game_before_they_have_the_weights(
+    held: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are paused: games that came would wait for the weights, which are given once the games have ended."""
+    told: list[str] = []
+    gate: Any = SimpleNamespace(
+        drain=lambda engine: told.append(f"drain {engine.name}"),
+        reopen=lambda engine: told.append(f"open {engine.name}"),
+    )
+    monkeypatch.setattr(weight_sync, "_load", lambda *_: (100, held))
+    engines = [Engine(cast(Any, None), name, "policy") for name in ("a", "b")]
+    exported: Any = SimpleNamespace(version=2, direct=object())
+    report, lost = weight_sync.publish(exported, engines, SyncConfig(update="between_games"), gate)
+    assert (report.broken_channels, lost) == (0 if held else 1, {})
+    assert told == ["drain a", "drain b", *(["open a", "open b"] if held else [])]
+
+
 def test_a_skipped_step_is_written_down_with_its_episodes_and_the_run_goes_on(tmp_path: Path) -> None:
     fake = learned(tmp_path, bad={2, 4, 5})
     assert len(fake.steps) == 6
@@ -174,6 +194,22 @@ def test_with_reference_engine_nothing_is_scored_in_self_play_and_imitation_stil
         "else a gap of 0 would be reported, which nobody measured"
     )
     assert len(learned(tmp_path, bad=set(), config=config, method="imitation").scored) == 10
+
+
+def test_with_reference_engine_no_gap_is_reported_after_a_resume_either(tmp_path: Path) -> None:
+    policy = LearningPolicy(
+        "policy", tuple(Role), parse_config({"learner": {"reference": "engine"}}), tmp_path, "model", Recorder(tmp_path)
+    )
+    fake: Any = FakeLearners(set())
+    policy.learners = fake
+    policy.training.saved_progress = Saved("spag-1", 2, [np.array([-1.0], np.float32)] * 12)
+    stage = TrainingStage(Stage.of_round(1), StageSpec("self_play", 0, 1e-6, 0.2), games(12), [], 2)
+    fake.step = lambda games, sft, at_start: fake.steps.append(games) or Report(3, 0.5, False)
+    policy.learn(stage, lambda *_: None)
+    turns = [turn for batch in fake.steps for game in batch for turn in game.turns]
+    assert len(fake.steps) == 4, "two of six were done"
+    assert [turn.old_logprobs for turn in turns] == [[-1.0]] * 8
+    assert [turn.sampler_logprobs for turn in turns] == [None] * 8
 
 
 @pytest.mark.parametrize("settings", [{"learner": {"reference": "engine"}}, {"objective": {"kl_reference": "start"}}])

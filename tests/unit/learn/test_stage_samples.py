@@ -362,6 +362,15 @@ def test_baselines_and_weights_are_those_of_the_game_and_the_role(tmp_path: Path
     assert [(line["game"], line["decided"]) for line in lines] == [("taboo", 2), ("kuhn", 3)]
 
 
+def test_a_breach_says_nothing_of_its_seats_weight(tmp_path: Path) -> None:
+    played = [game(0, Outcome.ATTACKER_WINS), game(1, Outcome.ATTACKER_WINS), game(2, Outcome.DEFENDER_WINS)]
+    broken = game(3, Outcome.ATTACKER_BREACH, num_turns=3, decided_by=2)
+    paid = {"payoffs": {"attacker_breach": [-1, None]}}
+    samples(tmp_path, game=paid).self_play(Stage.of_round(1), [*played, broken], "round 1", [], None)
+    (line,) = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert (line["decided"], line["attacker_weight"], line["defender_weight"]) == (4, 0.75, 1.5)
+
+
 def test_a_game_may_have_no_role_weights_of_its_own(tmp_path: Path) -> None:
     made = of_two(tmp_path, role_weights="none", baseline="none")
     stage = made.self_play(Stage.of_round(1), [*GAMES[:2], *KUHN], "round 1", [], {"taboo": RoleBaselines()})

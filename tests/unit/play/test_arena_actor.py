@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from actors.arena import LISTENER, GameTask, Rules
+from actors.endpoint_policy import Endpoint, EndpointPolicy
 from actors.policy import Sampling
 from cluster.buffer.buffer_actor import BufferActor
 from cluster.buffer.stream import STAGE
@@ -89,6 +90,34 @@ def test_a_listener_is_asked_in_games_whose_hints_are_paid_alone(
     played, rendered = loop.run(scenario())
     assert [turn.listener_logprob for episode in played for turn in episode.turns if turn.listener_logprob] == []
     assert rendered == ["taboo"]
+
+
+def test_a_served_player_keeps_its_connections_from_play_to_play(
+    tiny_model: Path, tmp_path: Path, loop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arena_actor, "redirect_output", lambda path: None)
+    made: list[Any] = []
+
+    class Counted(EndpointPolicy):
+        def __init__(self, *arguments: Any) -> None:
+            made.append(arguments)
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(arena_actor, "EndpointPolicy", Counted)
+
+    async def scenario() -> None:
+        games = [taboo_rules(2), Rules(KuhnPoker(), "kuhn")]
+        arena = ArenaActor("arena-0", "", games, 60, 60, here(BufferActor(str(tmp_path))))
+        seat = Seat("far", "far", Sampling(), str(tiny_model), endpoint=Endpoint("http://127.0.0.1:9/v1", "talker"))
+        players = [arena._player(seat, rules) for _ in range(3) for rules in games]
+        assert [list(each.pool.games) for each in players] == [["http://127.0.0.1:9/v1"]] * 6
+        assert len({id(each.pool) for each in players}) == 2
+        for policy in arena._served.values():
+            await policy.close()
+
+    loop.run(scenario())
+    assert len(made) == 2, "one a game"
+    assert {arguments[-1] for arguments in made} == {15}, "retries of 8 s fill a turn of 60 s"
 
 
 def test_an_arena_plays_each_game_by_its_own_rules_with_scripted_seats_of_its_own(

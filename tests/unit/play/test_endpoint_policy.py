@@ -43,6 +43,7 @@ class Server(ThreadingHTTPServer):
         self.message: dict[str, Any] | None = None
         self.finish: str | None = "stop"
         self.garbled = b""  # sent in place of an answer, as JSON
+        self.num_away = 0  # the next requests that are told to come again
         self.num_asked = 0
         self.asked: list[dict[str, str]] = []  # the messages of the last request
 
@@ -66,6 +67,13 @@ class Handler(BaseHTTPRequestHandler):
         assert request["max_tokens"] == SAMPLING.max_new_tokens
         self.server.asked = request["messages"]
         self.server.num_asked += 1
+        if self.server.num_away:
+            self.server.num_away -= 1
+            self.send_response(503)
+            self.send_header("retry-after-ms", "10")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         choice = {"index": 0, "finish_reason": self.server.finish, "message": self.server.message}
         answer = {"id": "1", "object": "chat.completion", "created": 1, "model": "talker", "choices": [choice]}
         body = self.server.garbled or json.dumps(answer).encode()
@@ -164,6 +172,28 @@ def test_an_answer_without_a_text_is_a_lost_turn(
     server.message = message
     with pytest.raises(EngineError, match="answer without a text"):
         played(loop, server, tiny_model, tokenizer)
+
+
+def test_a_server_that_is_away_for_a_time_is_asked_again_until_the_turns_time_is_up(
+    server: Server, loop: Any, tokenizer: Any
+) -> None:
+    renderer = taboo_renderer(load_template("chat"), tokenizer, 3)
+    request = Request("r", (1,), SAMPLING, GameView(Role.ATTACKER, (), "river"))
+    server.says("do you like music ?")
+
+    async def asked(max_retries: int) -> str:
+        far = EndpointPolicy(server.endpoint, renderer.game, renderer.reply_ids, max_retries=max_retries)
+        server.num_away = 6
+        try:
+            (found,) = await far.generate([request])
+            return found.finish_reason
+        finally:
+            server.num_away = 0
+            await far.close()
+
+    assert loop.run(asked(10)) == "stop"
+    with pytest.raises(EngineError, match="talker gave no answer"):
+        loop.run(asked(2))
 
 
 @pytest.mark.parametrize("garbled", [b" ", b'{"choices": [', b'{"id": "\xff"}'])
