@@ -164,7 +164,7 @@ def _source_lengths(
         for index, row in enumerate(read_samples(source)):
             if _num_bytes(row["query"], row["target"]) > most:
                 games, rows = published_samples([row], tokenizer)
-                yield f"{source}: row {index}", sum(each.num_tokens for each in (*games, *rows))
+                yield f"{source}: row {index}", (games or rows)[0].num_tokens
         return
     for index, game in enumerate(read_games(source)):
         rules = max(len(renderer.opening(role, game["target_word"])) for role in SEATS)
