@@ -58,29 +58,37 @@ class Gain(NamedTuple):
 
 
 def of_run(run: Path, stage: str, num_dialogues: int) -> dict[str, list[Gain]]:
+    """The figures of the module's docstring. Of two policies the attacker gives the hints, and the defender hears."""
     config = load_config(str(run / "config.yaml"))
     stage = stage or str(Stage.of_round(config.self_play.rounds))
     cards = load_deck(config.words.cards_from, config.words.max_difficulty)
     _, held_out = training_words(config, cards)
     words = (held_out * (1 + num_dialogues // len(held_out)))[:num_dialogues]
-    with Measure(config, run / "models" / "imitated") as imitated:
-        own = imitated.by_itself(words, config.seed)
-        dialogues = [*imitated.by_expert(words, cards, Habits().pairs, config.seed), *own]
-        known = imitated.word_logprobs(dialogues)
-        choices = _first_choices(imitated, own)
-    with Measure(config, run / "models" / stage) as newest:
-        newer, now = newest.by_itself(words, config.seed), newest.word_logprobs(dialogues)
+
+    def saved(name: str, role: Role) -> Path:
+        return run / "models" / str(Stage.parse(name).of_policy(role) if config.policies == "separate" else name)
+
+    with Measure(config, saved("imitated", Role.ATTACKER)) as attacker:
+        own = attacker.by_itself(words, config.seed)
+        dialogues = [*attacker.by_expert(words, cards, Habits().pairs, config.seed), *own]
+    with Measure(config, saved(stage, Role.ATTACKER)) as attacker:
+        newer = attacker.by_itself(words, config.seed)
+    with Measure(config, saved("imitated", Role.DEFENDER)) as defender:
+        known = defender.word_logprobs(dialogues)
+        choices = _first_choices(defender, own)
+        to_imitated = _pairs_by_word(defender.word_logprobs, newer, own)
+    with Measure(config, saved(stage, Role.DEFENDER)) as defender:
+        now = defender.word_logprobs(dialogues)
         found = {
             "newest_minus_imitated": _differences(dialogues, now, known),
-            "own_minus_other": _differences(dialogues, now, newest.word_logprobs(others(dialogues))),
-            "first_choice_own_hints": _first_choices(newest, newer),
+            "own_minus_other": _differences(dialogues, now, defender.word_logprobs(others(dialogues))),
+            "first_choice_own_hints": _first_choices(defender, newer),
             "and_of_imitated": choices,
             "own_hints_kept_rules": _kept_rules(words, newer),
             "and_of_imitated_too": _kept_rules(words, own),
             "p_where_it_claims": _claims(run, stage, config),
+            "hints_to_imitated": to_imitated,
         }
-    with Measure(config, run / "models" / "imitated") as imitated:
-        found["hints_to_imitated"] = _pairs_by_word(imitated.word_logprobs, newer, own)
     with Measure(config, Path(resolve_model(config.model))) as base:
         found["hints_to_base"] = _pairs_by_word(base.word_logprobs, newer, own)
         found["first_hint_tokens_to_base"] = _pairs_by_word(base.first_hint_logprobs, newer, own)

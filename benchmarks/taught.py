@@ -26,7 +26,7 @@ from typing import Any
 from benchmarks.hearing import Gain, interval, mean_of, of_run
 from benchmarks.seed_runs import arguments, called, records_in, seconds_of, train
 from spag_ray.config.loading import load_config
-from spag_ray.game.rules import Outcome
+from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.matches import Match, read_matches
 from spag_ray.stages import Stage
 
@@ -59,7 +59,12 @@ def run_seed(out: Path, seed: int, overrides: Sequence[str]) -> None:
     config = load_config(str(run / "config.yaml"))
     last = str(Stage.of_round(config.self_play.rounds))
     matches = out / f"matches-{seed}-{last}.json"  # further rounds make other players
-    players = [f"{LAST}={run / 'models' / last}", f"{IMITATED}={run / 'models' / IMITATED}"]
+    # Of two policies: the attacker's model and the defender's.
+    parts = [f"-{role}" for role in Role] if config.policies == "separate" else [""]
+    players = [
+        f"{name}={','.join(str(run / 'models' / (stage + part)) for part in parts)}"
+        for name, stage in ((LAST, last), (IMITATED, IMITATED))
+    ]
     command = ["match", str(run / "config.yaml"), "--games", str(NUM_GAMES), "--out", str(matches)]
     called([*command, *(part for each in players for part in ("--player", each))])
     record = {

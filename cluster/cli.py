@@ -303,7 +303,10 @@ def match(
     config: Annotated[str, typer.Argument(help="a YAML file, or the name of a shipped one")],
     player: Annotated[
         list[str] | None,
-        typer.Option(help="NAME=MODEL: a model folder, `scripted`, or http://HOST:PORT/v1#MODEL (any chat endpoint)"),
+        typer.Option(
+            help="NAME=MODEL: a model folder, `scripted`, or http://HOST:PORT/v1#MODEL (any chat endpoint); "
+            "NAME=MODEL,MODEL: an attacker and a defender"
+        ),
     ] = None,
     stages: Annotated[Path | None, typer.Option(help="run folder: its base model and every stage play too")] = None,
     against: Annotated[str | None, typer.Option(help="play only this player's matches, in both seats")] = None,

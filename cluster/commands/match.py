@@ -32,8 +32,9 @@ from spag_ray.results.report.files import read_files
 
 
 class MatchWanted(NamedTuple):
-    """The arguments of `spag-ray match`: players as NAME=MODEL, the run folder whose stages play, the one player that
-    the others meet (without it, all meet all), words instead of the held-out ones, and the file for the matches."""
+    """The arguments of `spag-ray match`: players as NAME=MODEL or NAME=MODEL,MODEL, the run folder whose stages play,
+    the one player that the others meet (without it, all meet all), words instead of the held-out ones, and the file for
+    the matches."""
 
     players: Sequence[str]
     stages: Path | None = None
@@ -61,23 +62,25 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
     trained = None if wanted.stages is None else _config_of(wanted.stages)
     check_entrants(entrants, wanted.against)
     check_scripts(config, entrants)
-    check_imports(config, trains=False, has_engines=any(entrant.folder for entrant in entrants))
+    in_seats = [seat for entrant in entrants for seat in entrant.in_seats]
+    folders = list(dict.fromkeys(seat.folder for seat in in_seats if seat.folder))
+    check_imports(config, trains=False, has_engines=bool(folders))
     played = read_matches(out) if out.exists() else []
-    is_scripted = any(entrant.folder is None and entrant.endpoint is None for entrant in entrants)
+    is_scripted = any(seat.folder is None and seat.endpoint is None for seat in in_seats)
     words = config.words
     cards = load_deck(words.cards_from, words.max_difficulty) if is_scripted else cards_of(config)
     held_out = words_of_file(config, wanted.words) if wanted.words else every_words(config, cards)[1]
     check_words(config, held_out)
-    model = next((entrant.folder for entrant in entrants if entrant.folder), None) or resolve_model(config.model)
+    model = folders[0] if folders else resolve_model(config.model)
     if config.plays_in_turn:
-        for folder in filter(None, (entrant.folder for entrant in entrants)):
+        for folder in folders:
             check_played_in_turn(folder)
-    for folder in dict.fromkeys(entrant.folder or model for entrant in entrants):
+    for folder in dict.fromkeys(seat.folder or model for seat in in_seats):
         for each in config.each_game:
             in_a_process(check_model, each, folder, held_out[each.game.full_name], False)  # nothing is trained
-    for entrant in entrants:
-        if entrant.endpoint is not None:
-            check_endpoint(entrant.endpoint)
+    for seat in in_seats:
+        if seat.endpoint is not None:
+            check_endpoint(seat.endpoint)
     config = with_room_for_engines(config, len(match_bundles(config)))
     run_folder = make_run_folder(free_name(out.with_name(out.name + ".run")), config)
     with placed_run(config, run_folder, model, held_out, held_out, cards) as run:

@@ -137,7 +137,7 @@ class Run(Actor):
         """Matches between players that do not learn, in addition to those already `played`."""
         with self._ending():
             self._parts.matches.results = list(played)
-            if any(entrant.folder for entrant in entrants):
+            if any(seat.folder for entrant in entrants for seat in entrant.in_seats):
                 self._parts.reservation.reserve(match_bundles(self._config))
             parts = self._parts
             from cluster.schedules.tournament import Tournament  # a job does not have it, and plays none

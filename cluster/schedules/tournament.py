@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from actors.endpoint_policy import Endpoint
@@ -36,16 +36,23 @@ _NOT_SHAPE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "
 @dataclass(frozen=True)
 class Entrant:
     """A player of a tournament: a model folder, a chat endpoint, or the scripted expert (neither), with the strategy
-    `script`."""
+    `script`. As defender it is `defender`, if that is there."""
 
     name: str
     folder: str | None = None
     endpoint: Endpoint | None = None
     script: str = ""
+    defender: Entrant | None = None
+
+    @property
+    def in_seats(self) -> tuple[Entrant, Entrant]:
+        """Who it is as attacker, and as defender."""
+        return self, self.defender or self
 
     @classmethod
     def parse(cls, text: str) -> Entrant:
-        """NAME=MODEL; MODEL is a folder, the built-in model's name, `scripted[:STRATEGY]`, or http://HOST:PORT/v1#MODEL.
+        """NAME=MODEL, or NAME=MODEL,MODEL of an attacker and a defender; MODEL is a folder, the built-in model's name,
+        `scripted[:STRATEGY]`, or http://HOST:PORT/v1#MODEL.
 
         Raises ConfigError, and ModelError for a folder that holds no model.
         """
@@ -54,6 +61,11 @@ class Entrant:
             raise ConfigError(f"--player {text}: write it as NAME=MODEL, for example new=runs/quickstart/models/spag-2")
         if not PLAYER_NAME.fullmatch(name):
             raise ConfigError(f"--player {text}: games are kept in files of the players' names: letters, digits, . _ -")
+        attacker, comma, defender = (part.strip() for part in model.partition(","))
+        if comma:
+            if not (attacker and defender) or "," in defender:
+                raise ConfigError(f"--player {text}: one model, or an attacker's and a defender's, as MODEL,MODEL")
+            return replace(cls.parse(f"{name}={attacker}"), defender=cls.parse(f"{name}={defender}"))
         if (script := script_of(model)) is not None:
             return cls(name, script=script)
         if not is_url(model):
@@ -64,13 +76,17 @@ class Entrant:
 
 
 def entrants_of_run(folder: Path, base: str) -> list[Entrant]:
-    """The base model and every stage's model of a run of one policy, the oldest first. Raises ConfigError if there
-    are none."""
-    stages = saved_models(folder)
-    if not stages:
+    """The base model and every stage's model, or its two models, the oldest first. Raises ConfigError if there are
+    none."""
+    found = sorted(saved_models(folder), key=lambda path: order_of(path.name))
+    if not found:
         raise ConfigError(f"{folder}: no stage's model in its models/ that could play; is it a run folder?")
-    order = sorted(stages, key=lambda path: order_of(path.name))
-    return [Entrant(str(BASE), resolve_model(base)), *(Entrant(path.name, str(path.resolve())) for path in order)]
+    models: dict[str, list[Entrant]] = {}
+    for path in found:
+        name = str(Stage.parse(path.name).of_all_policies)
+        models.setdefault(name, []).append(Entrant(name, str(path.resolve())))
+    stages = [replace(its[0], defender=its[1]) if its[1:] else its[0] for its in models.values()]
+    return [Entrant(str(BASE), resolve_model(base)), *stages]
 
 
 def check_entrants(entrants: Sequence[Entrant], against: str | None) -> None:
@@ -124,12 +140,12 @@ class Tournament:
     def play(self, entrants: Sequence[Entrant], against: str | None = None) -> list[Match]:
         """`evaluation.games` of every pairing on held-out words; what has been played is not played again."""
         by_name = {entrant.name: entrant for entrant in entrants}
-        self._seats.check(entrants)
+        self._seats.check([seat for entrant in entrants for seat in entrant.in_seats])
         for stage in [Stage.match(*names) for names in pairings(list(by_name), against)]:
             if self._matches.of(stage):
                 continue
             self._status.set_status(f"{stage.title}: engines")
-            attacker, defender = (by_name[name] for name in stage.seats)
+            attacker, defender = (by_name[name].in_seats[seat] for seat, name in enumerate(stage.seats))
             self._matches.play(*self._seats.taken_by(attacker, defender), stage)
         return self._matches.results
 

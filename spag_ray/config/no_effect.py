@@ -152,7 +152,7 @@ def _of_learning(config: RunConfig) -> list[_Rule]:
         ),
         (objective.role_weights == "none", "objective.role_weights is none", "objective", ("role_weight_cap",)),
         (
-            config.policies == "separate",
+            config.policies == "separate" and objective.advantage == "spag",  # others set them themselves
             "with policies: separate each seat has a model of its own, and its games weigh the same",
             "objective",
             ("role_weights", "role_weight_cap"),

@@ -29,7 +29,20 @@ from tests.support.taboo import messages_of
 
 
 @pytest.mark.parametrize(
-    "text", ["new", "=x", "new=", "a/b=scripted", "../up=scripted", "new=http://127.0.0.1:9/v1", "new=no/such/folder"]
+    "text",
+    [
+        "new",
+        "=x",
+        "new=",
+        "a/b=scripted",
+        "../up=scripted",
+        "new=http://127.0.0.1:9/v1",
+        "new=no/such/folder",
+        "new=scripted,",
+        "new=,scripted",
+        "new=scripted,scripted,scripted",
+        "new=scripted,no/such/folder",
+    ],
 )
 def test_what_is_no_player_is_refused_in_one_line(text: str) -> None:
     with pytest.raises((ConfigError, ModelError)) as error:
@@ -43,6 +56,9 @@ def test_a_player_is_a_folder_an_endpoint_or_the_expert(tiny_model: Path) -> Non
     endpoint = Entrant.parse("far=http://127.0.0.1:8000/v1/#some/model").endpoint
     assert endpoint is not None
     assert (endpoint.url, endpoint.model) == ("http://127.0.0.1:8000/v1", "some/model")
+    both = Entrant.parse(f"both={tiny_model}, scripted")
+    assert both.in_seats == (both, Entrant("both"))
+    assert both.folder == str(tiny_model)
 
 
 def test_players_have_names_of_their_own() -> None:
@@ -71,6 +87,16 @@ def test_a_run_folder_gives_its_stages_in_order(tmp_path: Path, tiny_model: Path
     assert names == ["base", "imitated", "spag-2", "spag-10"]
     with pytest.raises(ConfigError, match="run folder"):
         entrants_of_run(tmp_path / "models", str(tiny_model))
+
+
+def test_a_run_of_two_policies_gives_players_of_two_models(tmp_path: Path, tiny_model: Path) -> None:
+    for stage in ("imitated-defender", "imitated-attacker", "spag-1-attacker", "spag-1-defender"):
+        shutil.copytree(tiny_model, tmp_path / "models" / stage)
+    base, *stages = entrants_of_run(tmp_path, str(tiny_model))
+    assert base.in_seats == (base, base)
+    assert [entrant.name for entrant in stages] == ["imitated", "spag-1"]
+    folders = [[Path(seat.folder or "").name for seat in entrant.in_seats] for entrant in stages]
+    assert folders == [["imitated-attacker", "imitated-defender"], ["spag-1-attacker", "spag-1-defender"]]
 
 
 def test_models_of_one_shape_share_engines(tmp_path: Path, tiny_model: Path, other_tiny_model: Path) -> None:
@@ -110,6 +136,9 @@ def test_on_one_engine_players_of_both_seats_take_turns(
     assert [seat.adapter for seat in seats["b@b"]] == ["other", "other"]
     assert [seat.adapter for seat in seats["b@a"]] == ["other", None]
     assert seats["expert@a"][0].cards == {}
+    tournament.play([Entrant("two", one, defender=Entrant("two", two)), Entrant("expert")])
+    assert [seat.adapter for seat in seats["two@two"]] == [None, "other"]
+    assert seats["expert@two"][1].adapter == "other"
     larger = Path(shutil.copytree(tiny_model, tmp_path / "larger"))
     settings = json.loads((larger / "config.json").read_text())
     (larger / "config.json").write_text(json.dumps({**settings, "num_hidden_layers": 9}))

@@ -32,6 +32,11 @@ def test_no_shipped_configuration_has_a_value_without_effect(path: Path) -> None
     assert few_imitation_steps(config) is None
 
 
+def test_what_an_estimator_sets_itself_is_not_named() -> None:
+    apart = RunConfig.model_validate({"policies": "separate", "objective": {"advantage": "rloo"}})
+    assert not [line for line in values_without_effect(apart) if "role_weight" in line]
+
+
 def test_the_defaults_have_an_effect_or_are_not_mentioned() -> None:
     assert values_without_effect(parse_config({})) == []
     assert values_without_effect(parse_config({"preset": "published"})) == []
