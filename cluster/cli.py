@@ -449,11 +449,15 @@ def listen(
 @app.command()
 def exploitability(
     target: Annotated[str, typer.Argument(help="a run's folder, a model folder, or `smollm2-135m-instruct`")],
-    config: Annotated[str, typer.Option(help="of a model: configuration with the game and the prompts")] = "kuhn",
+    config: Annotated[
+        str | None, typer.Option(help="of a model: configuration with the game and the prompts (default kuhn)")
+    ] = None,
     override: Overrides = None,
 ) -> None:
     """Print how far a policy is from the optimum of a solved game, exactly; see docs/games.md."""
-    settings = load_config(config, override or [])
+    if (config or override) and (Path(target) / "config.yaml").is_file():
+        raise ConfigError(f"{target} is a run, which has its own configuration; leave out --config and -o")
+    settings = load_config(config or "kuhn", override or [])
     from cluster.commands.exploitability import run_exploitability
 
     run_exploitability(settings, target, _console())

@@ -37,6 +37,11 @@ def deepspeed_config(config: LearnerConfig, on_gpu: bool = False) -> dict[str, A
             f"{path or 'learner'}: ZeRO stage 0 with bfloat16 would add up gradients in bfloat16; "
             "set stage 1, or learner.dtype: float32"
         )
+    if config.compile == "layers" and zero["stage"] == 3:
+        raise ConfigError(
+            "learner.compile: layers is not possible with ZeRO-3, which gathers the weights of a layer piece by piece, "
+            "between its operations; set learner.compile: off, or ZeRO stage 1 or 2"
+        )
     parameters = merged["optimizer"]["params"]
     if is_offloaded(zero, "offload_optimizer"):
         if on_gpu:

@@ -61,12 +61,10 @@ _NUM_CHECKED = 20  # games that show the faults of a game, in a moment
 
 
 def check_files(config: RunConfig) -> None:
-    """Reads every file that a training run will need, and checks tracking, the build of vLLM and `colocated`. Raises
-    SpagError for the first fault, and for a run that would train nothing."""
+    """Reads every file that a training run will need, and checks what `check_learning` does. Raises SpagError for the
+    first fault, and for a run that would train nothing."""
     check_something_to_do(config)
-    check_tracking(config.tracking)
-    check_advantage(config.objective)
-    check_callbacks(config.tracking.callbacks)
+    check_learning(config)
     for opponent in config.league.fixed:
         if opponent.is_served:
             check_endpoint(Endpoint.parse(opponent.model))
@@ -74,7 +72,6 @@ def check_files(config: RunConfig) -> None:
             resolve_model(opponent.model, others=[SCRIPTED])
     if config.own_listener is not None:
         resolve_model(config.own_listener)
-    _check_build(config)
     check_engine(config)
     if config.self_play.sft_file:
         read_sft(config.self_play.sft_file)
@@ -88,9 +85,18 @@ def check_files(config: RunConfig) -> None:
             )
     if config.imitation.enabled and config.imitation.sft_file:
         read_sft(config.imitation.sft_file)
-    deepspeed_config(config.learner, on_gpu=config.learner.num_gpus > 0)
     if config.render == "varied":
         load_varied(config.varied_prompts)
+
+
+def check_learning(config: RunConfig) -> None:
+    """What whatever trains needs, games or not: tracking, files of the learner and of its objective, a build of vLLM
+    that fits the devices. Raises SpagError for the first fault."""
+    check_tracking(config.tracking)
+    check_advantage(config.objective)
+    check_callbacks(config.tracking.callbacks)
+    _check_build(config)
+    deepspeed_config(config.learner, on_gpu=config.learner.num_gpus > 0)
 
 
 def _check_build(config: RunConfig) -> None:

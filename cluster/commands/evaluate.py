@@ -8,10 +8,10 @@ from rich.console import Console
 
 from actors.models import resolve_model
 from cluster.checks.preflight import check_tasks, in_a_process
-from cluster.launch.placed_run import placed_run, watch_run
+from cluster.launch.placed_run import any_words, placed_run, watch_run
 from cluster.monitor.tables import evaluation_tables
 from cluster.monitor.terminal import say
-from cluster.runtime.output_files import refuse_existing
+from cluster.runtime.output_files import folder_beside, refuse_existing
 from cluster.runtime.ray_session import get
 from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.run import RunConfig
@@ -39,8 +39,8 @@ def run_eval(config: RunConfig, out: Path, console: Console) -> None:
     config = config.model_copy(update={"policies": "shared", "prompts": "flat"})
     model = resolve_model(config.model)
     in_a_process(check_tasks, config, model, downloads=config.evaluation.download)
-    folder = make_run_folder(out.with_name(out.name + ".run"), config)
-    words = {name: ["word"] for name in config.game_names}  # no game is played
+    folder = make_run_folder(folder_beside(out), config)
+    words = any_words(config)
     with placed_run(config, folder, model, words, words, {}) as run:
         evaluating = run.evaluate_only.remote(model, Path(model).name)
         watch_run(run, evaluating, console)

@@ -7,9 +7,9 @@ from pathlib import Path
 from rich.console import Console
 
 from actors.models import load_tokenizer, resolve_model
-from cluster.checks.preflight import check_files, check_saving, in_a_process
-from cluster.launch.placed_run import placed_run, watch_run
-from cluster.runtime.output_files import refuse_existing
+from cluster.checks.preflight import check_learning, check_saving, in_a_process
+from cluster.launch.placed_run import any_words, placed_run, watch_run
+from cluster.runtime.output_files import folder_beside, refuse_existing
 from cluster.runtime.ray_session import get
 from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.run import RunConfig
@@ -37,7 +37,7 @@ def run_learn(config: RunConfig, method: str, data: Path, out: Path, console: Co
     refuse_existing(out)
     rows = read_samples(data)
     config = for_rows(config)
-    check_files(config)
+    check_learning(config)
     model = resolve_model(config.model)
     in_a_process(check_saving, model)
     games, sft = published_samples(rows, load_tokenizer(model))
@@ -46,8 +46,8 @@ def run_learn(config: RunConfig, method: str, data: Path, out: Path, console: Co
         games, sft = games + sft_games(sft), []
     if not games and not sft:
         raise InputError(f"{data}: it has no rows, so there is nothing to train on; make some with `spag-ray reward`")
-    folder = make_run_folder(out.with_name(out.name + ".run"), config)
-    words = {name: ["word"] for name in config.game_names}  # no game is played
+    folder = make_run_folder(folder_beside(out), config)
+    words = any_words(config)
     with placed_run(config, folder, model, words, words, {}) as run:
         learning = run.learn_only.remote("imitation" if imitating else "self_play", games, sft, str(out))
         watch_run(run, learning, console)

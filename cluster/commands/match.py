@@ -18,7 +18,7 @@ from cluster.monitor.tables import comparison_lines, guess_tables, match_tables
 from cluster.monitor.terminal import say
 from cluster.planning.bundles import match_bundles
 from cluster.planning.placement import with_room_for_engines
-from cluster.runtime.output_files import free_name
+from cluster.runtime.output_files import folder_beside
 from cluster.runtime.ray_session import get
 from cluster.runtime.run_folder import make_run_folder
 from cluster.schedules.tournament import Entrant, check_entrants, check_scripts, entrants_of_run
@@ -57,9 +57,9 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
     )
     out = wanted.out or usual
     entrants = [Entrant.parse(text) for text in wanted.players]
-    if wanted.stages is not None:
-        entrants = entrants_of_run(wanted.stages, config.model) + entrants
     trained = None if wanted.stages is None else _config_of(wanted.stages)
+    if wanted.stages is not None:
+        entrants = entrants_of_run(wanted.stages, (trained or config).model) + entrants
     check_entrants(entrants, wanted.against)
     check_scripts(config, entrants)
     in_seats = [seat for entrant in entrants for seat in entrant.in_seats]
@@ -82,7 +82,7 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
         if seat.endpoint is not None:
             check_endpoint(seat.endpoint)
     config = with_room_for_engines(config, len(match_bundles(config)))
-    run_folder = make_run_folder(free_name(out.with_name(out.name + ".run")), config)
+    run_folder = make_run_folder(folder_beside(out), config)
     with placed_run(config, run_folder, model, held_out, held_out, cards) as run:
         matching = run.match_only.remote(entrants, wanted.against, played)
         watch_run(run, matching, console)

@@ -12,7 +12,7 @@ from cluster.checks.imports import check_imports
 from cluster.checks.preflight import check_model, check_words, in_a_process
 from cluster.launch.placed_run import cards_of, every_words, placed_run, watch_run, words_of_file
 from cluster.planning.placement import with_room_for_engines
-from cluster.runtime.output_files import refuse_existing
+from cluster.runtime.output_files import folder_beside, refuse_existing
 from cluster.runtime.ray_session import get
 from cluster.runtime.run_folder import make_run_folder
 from cluster.tracking.wandb import check_tracking
@@ -36,7 +36,7 @@ def run_play(
         for each in config.each_game:
             in_a_process(check_model, each, model, words[each.game.full_name], False)  # nothing is trained
     config = with_room_for_engines(config, len({attacker_model, defender_model}))
-    folder = make_run_folder(out.with_name(out.name + ".run"), config)
+    folder = make_run_folder(folder_beside(out), config)
     with placed_run(config, folder, attacker_model, words, words, {}) as run:
         playing = run.play_only.remote(attacker_model, defender_model, words)
         watch_run(run, playing, console)

@@ -140,6 +140,14 @@ def cards_of(config: RunConfig) -> Deck:
     return load_deck(config.words.cards_from, config.words.max_difficulty) if config.needs_cards else {}
 
 
+def any_words(config: RunConfig) -> Scenarios:
+    """A scenario of each game, for a Run that plays none: its probe is a prompt."""
+    return {
+        each.game.full_name: ["word"] if each.game.has_cards else list(game_of(each).scenarios())[:1]
+        for each in config.each_game
+    }
+
+
 def every_words(config: RunConfig, cards: Deck) -> tuple[Scenarios, Scenarios]:
     """`training_words` of each game."""
     found = {each.game.full_name: training_words(each, cards) for each in config.each_game}

@@ -117,7 +117,7 @@ def version_bytes(config: RunConfig, size: ModelSize) -> int:
 
 def make_schedule(config: RunConfig) -> Schedule:
     self_play, imitation = config.self_play, config.imitation
-    scripted = imitation.enabled and imitation.source == "scripted"
+    scripted = imitation.enabled and imitation.source == "scripted" and imitation.sft_file is None
     imitation_games = imitation.games if scripted else (None if imitation.enabled else 0)
     imitation_steps = None if imitation_games is None else -(-imitation_games // imitation.batch_games)
     games = self_play.rounds * self_play.games_per_round

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from actors.models import BUILT_IN
 from cluster.planning.placement_faults import shape_fault
+from learners.deepspeed_config import deepspeed_config
 from spag_ray.config.files import named_paths
 from spag_ray.config.games import game_file
 from spag_ray.config.no_effect import check_something_to_do
@@ -35,6 +36,8 @@ def check_plan(config: RunConfig) -> list[str]:
     if game_file(config.objective.advantage) is not None:  # else it may be on the machines of the run
         check_advantage(config.objective)
     unread = list(_unread(config))
+    if not any(each.startswith("learner.deepspeed ") for each in unread):
+        deepspeed_config(config.learner, on_gpu=config.learner.num_gpus > 0)
     for each in config.each_game:
         max_turns = _max_turns(each)
         if max_turns is None:

@@ -22,6 +22,8 @@ def print_plan(config: RunConfig) -> bool:
         if warning is not None:
             print(f"warning: {warning}")
     plan = make_plan(config)
+    if plan.chosen is not None:  # a game has to fit what `auto` has become, too
+        check_plan(plan.config)
     for line in plan_lines(plan):
         print(line)
     print(f"A plan checks no files; `spag-ray doctor` does. Not checked: {'; '.join(unread)}.")
@@ -73,6 +75,8 @@ def _schedule(plan: Plan) -> Iterator[str]:
     if config.imitation.enabled:
         scripted = schedule.imitation_games is not None
         games = f"{schedule.imitation_games} scripted games" if scripted else f"the games of {config.imitation.source}"
+        if config.imitation.sft_file is not None:
+            games += f" and the rows of {config.imitation.sft_file}"
         steps = "" if schedule.imitation_steps is None else f", {schedule.imitation_steps} learner steps"
         yield f"  imitation   {games}, {config.imitation.batch_games} a step{steps}"
     yield (

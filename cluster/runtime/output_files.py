@@ -16,6 +16,12 @@ def free_name(path: Path) -> Path:
     return next(each for each in itertools.chain([path], others) if not each.exists())
 
 
+def folder_beside(out: Path) -> Path:
+    """The run folder of a command that writes `out`: a new one each time, for a command that was broken off leaves
+    its own."""
+    return free_name(out.with_name(f"{out.name}.run"))
+
+
 def label_of(folder: Path) -> str:
     """What a run is called in Prometheus and W&B: its folder's name, with that of the folder above where it is a seed
     (RUN_DIR/seed-3), because all experiments have those.

@@ -14,7 +14,7 @@ from functools import reduce
 from typing import Any, TypeAlias
 
 from spag_ray.config.engine import EngineConfig
-from spag_ray.config.objective import BETWEEN_CLIPS, ObjectiveConfig
+from spag_ray.config.objective import BETWEEN_CLIPS, ObjectiveConfig, with_defaults_of_choices
 from spag_ray.config.parts import LearnerConfig, StreamConfig
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
@@ -42,10 +42,13 @@ def values_without_effect(config: RunConfig, num_scenarios: Mapping[str, int] | 
     on}, where they were read."""
     idle = [dict(_idle_keys(each)) for each in config.each_game]
     usual = RunConfig.model_validate({"preset": config.preset})
+    chosen = with_defaults_of_choices({name: getattr(config.objective, name) for name in _CHOICES})
+    by_choice = {f"objective.{name}": value for name, value in chosen.items() if name not in _CHOICES}
     found = [
         _line(key, _value(config, key), idle[0][key])
         for key in idle[0]
-        if all(key in other for other in idle[1:]) and _value(config, key) not in (_value(usual, key), None)
+        if all(key in other for other in idle[1:])
+        and _value(config, key) not in (_value(usual, key), by_choice.get(key), None)
     ]
     for number, (game, keys) in enumerate(zip(config.games, idle, strict=True)):
         for name, value in game.objective.model_dump(exclude_none=True).items():
@@ -60,14 +63,14 @@ def values_without_effect(config: RunConfig, num_scenarios: Mapping[str, int] | 
 
 def few_imitation_steps(config: RunConfig) -> str | None:
     """A warning of an imitation that has hardly any effect; None if it has enough steps, or nobody knows how many,
-    because its games are in a file.
+    because its games, or rows beside them, are in a file.
 
     >>> few_imitation_steps(RunConfig.model_validate({"imitation": {"games": 120, "batch_games": 128}}))
     'imitation.games: 120 in batches of imitation.batch_games 128 is 1 learner step: a model hardly changes in fewer \
 than 20; play more games, take smaller batches, or set imitation.enabled: false'
     """
     imitation = config.imitation
-    if not imitation.enabled or imitation.source != "scripted":
+    if not imitation.enabled or imitation.source != "scripted" or imitation.sft_file is not None:
         return None
     num_steps = math.ceil(imitation.games / imitation.batch_games)
     if num_steps >= LEAST_IMITATION_STEPS:
@@ -105,6 +108,8 @@ def _idle_keys(config: RunConfig) -> Iterator[tuple[str, str]]:
         if is_idle:
             yield from (((f"{part}.{key}" if part else key), why) for key in keys)
 
+
+_CHOICES = ("loss", "advantage", "gain_of", "gain_event")  # of the objective, which set other keys where nobody has
 
 # (whether the keys have no effect, why, their part, the keys)
 _Rule: TypeAlias = tuple[bool, str, str, tuple[str, ...]]
@@ -152,7 +157,7 @@ def _of_learning(config: RunConfig) -> list[_Rule]:
         ),
         (objective.role_weights == "none", "objective.role_weights is none", "objective", ("role_weight_cap",)),
         (
-            config.policies == "separate" and objective.advantage == "spag",  # others set them themselves
+            config.policies == "separate",
             "with policies: separate each seat has a model of its own, and its games weigh the same",
             "objective",
             ("role_weights", "role_weight_cap"),
@@ -243,7 +248,8 @@ def _idle_payoffs(config: RunConfig) -> Iterator[str]:
 def _too_large_batches(config: RunConfig) -> Iterator[str]:
     """Batches that no pass can fill: the number of steps is 1, whatever the batch."""
     imitation, self_play = config.imitation, config.self_play
-    if imitation.enabled and imitation.source == "scripted" and imitation.batch_games > imitation.games:
+    scripted_alone = imitation.enabled and imitation.source == "scripted" and imitation.sft_file is None
+    if scripted_alone and imitation.batch_games > imitation.games:
         yield (
             f"imitation.batch_games: {imitation.batch_games} is more than imitation.games, {imitation.games}: all of "
             "them are one step"

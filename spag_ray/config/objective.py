@@ -40,6 +40,21 @@ def with_loss(data: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**{key: value for key, value in data.items() if key != "name"}, "loss": data["name"]}
 
 
+def with_defaults_of_choices(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An `objective` with what its loss, its estimator and the kind of its gains set where nobody has said it."""
+    if data.get("loss") == "published":
+        data = {"role_weight_cap": None, **data}
+    if data.get("loss") == "gspo" and "clip_range" not in data:
+        data = {**_GSPO_CLIPS, **data}
+    if data.get("gain_of") == "nats":
+        data = {"gain_clip": NATS_CLIP, **data}
+    if data.get("gain_event") == "reply":
+        data = {"gain_seats": "attacker", **data}
+    if data.get("advantage", "spag") != "spag":
+        data = {**_WHOLE_GAMES, **data}
+    return data
+
+
 class ObjectiveConfig(Part):
     """What games teach: rewards, advantages, and the terms of the loss (docs/learning.md)."""
 
@@ -180,21 +195,7 @@ class ObjectiveConfig(Part):
     @model_validator(mode="before")
     @classmethod
     def _defaults_of_choices(cls, data: Any) -> Any:
-        """What the loss and the estimator set where nobody has said it."""
-        if not isinstance(data, Mapping):
-            return data
-        data = with_loss(data)
-        if data.get("loss") == "published":
-            data = {"role_weight_cap": None, **data}
-        if data.get("loss") == "gspo" and "clip_range" not in data:
-            data = {**_GSPO_CLIPS, **data}
-        if data.get("gain_of") == "nats":
-            data = {"gain_clip": NATS_CLIP, **data}
-        if data.get("gain_event") == "reply":
-            data = {"gain_seats": "attacker", **data}
-        if data.get("advantage", "spag") != "spag":
-            data = {**_WHOLE_GAMES, **data}
-        return data
+        return with_defaults_of_choices(with_loss(data)) if isinstance(data, Mapping) else data
 
     @model_validator(mode="after")
     def _check(self) -> ObjectiveConfig:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from spag_ray.host.addresses import Form, address_fault
 from spag_ray.host.cpu_features import Dtype, fast_dtype
@@ -20,6 +20,10 @@ ImitatedSides = Literal["winners", "both", "all"]
 
 # Which of a game's defender's turns teach its word.
 ListeningTurns = Literal["last", "all"]
+
+
+# YAML 1.1 reads a bare `off` as false.
+OFF_IN_YAML = BeforeValidator(lambda value: "off" if value is False else value)
 
 
 class Part(BaseModel):
@@ -180,7 +184,7 @@ class LearnerConfig(Part):
     gradient_checkpointing: bool | Literal["auto"] = Field(
         False, description="less memory for a third more time; `auto`: only where a GPU's memory is too small without"
     )
-    compile: Literal["off", "layers"] = Field(
+    compile: Annotated[Literal["off", "layers"], OFF_IN_YAML] = Field(
         "off", description="`layers`: torch.compile of each decoder layer; the first steps are slower, not with ZeRO-3"
     )
     reference: Literal["recompute", "engine", "none"] = Field(
@@ -297,7 +301,7 @@ class SelfPlayConfig(Part):
     )
     sft_file: str | None = Field(None, description="instruction/input/output JSON trained on together with the games")
     sft_rows_per_step: int = Field(8, ge=1, description="the next SFT rows of endless shuffled passes, in each step")
-    on_collapse: Literal["off", "warn", "mix", "stop"] = Field(
+    on_collapse: Annotated[Literal["off", "warn", "mix", "stop"], OFF_IN_YAML] = Field(
         "off",
         description="when held-out ties, breaches, right guesses, entropy or the score against evaluation.against are "
         "outside the interval of an earlier stage for two stages: `warn` reports it, `mix` also adds games against the "

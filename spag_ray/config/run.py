@@ -1,7 +1,8 @@
-"""A run, as data: every value has a default that works."""
+"""A run, as data: every value has a default."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -10,6 +11,7 @@ from pydantic import (
     AliasChoices,
     Field,
     SerializerFunctionWrapHandler,
+    ValidationError,
     model_serializer,
     model_validator,
 )
@@ -224,19 +226,29 @@ class RunConfig(Part):
     def _check_games(self) -> None:
         """Refuse games that cannot be combined, and settings that a game cannot have."""
         check_shares(self.games)
-        for each in self.each_game:
-            # Settings that only Taboo has are left out for the other games, unless no game can use them.
-            parts = each if any(game.is_taboo for game in self.games) else self
-            preset, listens = self.preset, may_listen(each.game, len(self.games))
-            settings = (parts.words, parts.objective, parts.imitation, self.prompts, self.render)
-            check_game(each.game, *settings, preset=preset, listens=listens)
-            each._check_payoffs()
-            each._check_guesses()
-            if self.league.scripts and each.game.has_cards and not self.words.are_from_cards:
-                raise ValueError(
-                    "league.fixed: the scripted player needs a card for every word, but words.source is a words file; "
-                    "set words.source: deck, or take it out"
-                )
+        for game, key in zip(self.games, self.game_keys, strict=True):
+            try:
+                self._check_game(self._of(game))
+            except ValidationError as error:  # of its objective
+                reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+                raise ValueError(f"{key}.objective: {reason}") from None
+            except ValueError as error:
+                raise ValueError(re.sub(r"\bgame\.(payoffs|max_guesses)\b", rf"{key}.\1", str(error))) from None
+
+    def _check_game(self, each: RunConfig) -> None:
+        """Of one of this run's games."""
+        # Settings that only Taboo has are left out for the other games, unless no game can use them.
+        parts = each if any(game.is_taboo for game in self.games) else self
+        preset, listens = self.preset, may_listen(each.game, len(self.games))
+        settings = (parts.words, parts.objective, parts.imitation, self.prompts, self.render)
+        check_game(each.game, *settings, preset=preset, listens=listens)
+        each._check_payoffs()
+        each._check_guesses()
+        if self.league.scripts and each.game.has_cards and not self.words.are_from_cards:
+            raise ValueError(
+                "league.fixed: the scripted player needs a card for every word, but words.source is a words file; "
+                "set words.source: deck, or take it out"
+            )
 
     def payoffs_of(self, stage: Stage) -> Payoffs:
         """What the ends of a game pay in a stage, in a configuration of one game: in a round that of its phase

@@ -26,6 +26,12 @@ from spag_ray.errors import ConfigError
         ("quickstart", ["render=varied", "varied_prompts=varyed"], r"^varied_prompts: varyed: "),
         ("quickstart", ["sampling.max_new_tokens=4000"], r"8 turns .* take 32128 tokens without any rules, but engine"),
         ("kuhn", ["sampling.max_new_tokens=4000"], r"4 turns .* take 16064 tokens"),
+        ("quickstart", ["learner.zero_stage=3", "learner.compile=layers"], r"learner\.compile: layers is not possible"),
+        (
+            "quickstart",
+            ["model=/none", "learner.zero_stage=0", "learner.dtype=bfloat16"],
+            r"ZeRO stage 0 with bfloat16",
+        ),
         ("kuhn", ["game.name=kuhnn"], r"kuhnn is not known; there are taboo, kuhn"),
         ("two_games", ["games=[{name: taboo, share: 0.5}, {name: khun, share: 0.5}]"], "khun is not known"),
         ("quickstart", ["self_play.rounds=0", "imitation.enabled=false"], "nothing to train"),
@@ -88,6 +94,14 @@ def test_a_micro_batch_that_cannot_hold_the_longest_game_is_refused_before_anyth
         check_plan(parse_config({**config.model_dump(), "self_play": {"rounds": 0}}))
     assert "the rules take 50 tokens" in str(micro_batch_fault(config, 50, 10))
     assert "raise it to 2050" in str(micro_batch_fault(config, 50, 10))
+
+
+def test_a_game_has_to_fit_what_auto_has_become(capsys: pytest.CaptureFixture[str]) -> None:
+    long = ["sampling.max_new_tokens=200", "engine.max_model_len=4096", "game.max_turns=8"]
+    config = load_config("quickstart", ["learner.max_tokens_per_microbatch=auto", *long])
+    with pytest.raises(ConfigError, match=r"max_tokens_per_microbatch is 2048; raise it to 3456"):
+        print_plan(config)
+    assert not capsys.readouterr().out.count("plan of")
 
 
 def test_the_shape_of_the_files_model_is_not_that_of_another(capsys: pytest.CaptureFixture[str]) -> None:

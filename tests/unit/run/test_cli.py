@@ -15,7 +15,10 @@ import typer.main
 
 from cluster.cli import app
 from cluster.guarded import FLOORS, run_guarded
+from cluster.runtime.run_folder import make_run_folder
+from cluster.schedules.tournament import Entrant
 from spag_ray import __version__
+from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import RunFolderError, extra
 from tests.support.tiny_model import TARGETS, make_tiny_model
@@ -302,6 +305,40 @@ def test_a_match_without_a_file_has_one_of_its_own_in_runs(
     players = ("--player", f"a={tiny_model}", "--player", "b=scripted")
     where = run("match", "quickstart", *players, *(part for each in settings for part in ("-o", each)))
     assert re.fullmatch(r"spag-ray: runs/match-\d{8}-\d{6}\.json\.run\n", where)
+
+
+def test_a_command_that_was_broken_off_can_be_called_again(
+    run: Any, tiny_model: Path, words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cluster.commands.play.make_run_folder", lambda folder, _: refuse(folder))
+    (tmp_path / "games.json.run").mkdir()
+    settings = (f"model={tiny_model}", f"words.source={words}", "words.num_held_out=2", "engine.max_model_len=512")
+    out = ("--out", str(tmp_path / "games.json"))
+    said = run("play", "quickstart", *out, *(part for each in settings for part in ("-o", each)))
+    assert said == f"spag-ray: {tmp_path / 'games.json.run-2'}\n"
+
+
+def test_the_base_of_a_runs_stages_is_the_runs(
+    run: Any, tiny_model: Path, other_tiny_model: Path, words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[str] = []
+
+    def entrants(folder: Path, base: str) -> list[Entrant]:
+        found.append(base)
+        raise RunFolderError("enough")
+
+    monkeypatch.setattr("cluster.commands.match.entrants_of_run", entrants)
+    make_run_folder(tmp_path / "run", parse_config({"model": str(other_tiny_model)}))
+    assert run("match", "quickstart", "-o", f"model={tiny_model}", "--stages", str(tmp_path / "run")).endswith(
+        "enough\n"
+    )
+    assert found == [str(other_tiny_model)]
+
+
+def test_a_runs_own_configuration_is_not_overridden(run: Any, tiny_model: Path, tmp_path: Path) -> None:
+    make_run_folder(tmp_path / "run", parse_config({"model": str(tiny_model)}))
+    for more in (("--config", "kuhn"), ("-o", "seed=3")):
+        assert "leave out --config and -o" in run("exploitability", str(tmp_path / "run"), *more)
 
 
 def refuse(folder: Path) -> None:

@@ -74,6 +74,29 @@ def test_gspo_keeps_its_papers_clip_on_the_side_that_is_not_set() -> None:
     assert (found.clip_range, found.clip_range_high) == (3e-4, 0.0005)
 
 
+def test_off_is_the_word_that_pages_show_and_not_yamls_false(tmp_path: Path) -> None:
+    config = load_config("quickstart", ["self_play.on_collapse=off", "learner.compile=off"])
+    assert (config.self_play.on_collapse, config.learner.compile) == ("off", "off")
+    (tmp_path / "own.yaml").write_text("learner: {compile: on}\n")
+    with pytest.raises(ConfigError, match="should be 'off' or 'layers'"):
+        load_config(str(tmp_path / "own.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("game", "key"),
+    [
+        ({"payoffs": {"tie": [-0.1, -0.1]}}, "games.1.payoffs.tie: "),
+        ({"objective": {"baseline_std": "batch"}}, "games.1.objective: baseline_std: batch divides"),
+        ({"max_guesses": 2, "payoffs": {"early_guess": [0, -0.2]}, "objective": {"advantage": "rloo"}}, "games.1."),
+    ],
+)
+def test_a_fault_of_one_of_several_games_names_its_key(game: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse_config({"games": [{"name": "kuhn", "share": 0.5}, {"name": "taboo", "share": 0.5, **game}]})
+    assert key in str(error.value)
+    assert "game." not in str(error.value)
+
+
 def test_an_override_reaches_below_a_key_that_is_left_empty(tmp_path: Path) -> None:
     written = tmp_path / "config.yaml"
     written.write_text(to_yaml(RunConfig()))

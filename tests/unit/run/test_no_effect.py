@@ -14,7 +14,8 @@ from cluster.checks.preflight import check_files
 from cluster.cli import app
 from cluster.commands import doctor, train
 from cluster.launch.placed_run import Prepared, idle_values
-from cluster.planning.plan_text import print_plan
+from cluster.planning.plan import make_plan
+from cluster.planning.plan_text import plan_lines, print_plan
 from spag_ray.config.loading import load_config, parse_config
 from spag_ray.config.no_effect import few_imitation_steps, values_without_effect
 from spag_ray.config.run import RunConfig
@@ -33,8 +34,13 @@ def test_no_shipped_configuration_has_a_value_without_effect(path: Path) -> None
 
 
 def test_what_an_estimator_sets_itself_is_not_named() -> None:
-    apart = RunConfig.model_validate({"policies": "separate", "objective": {"advantage": "rloo"}})
-    assert not [line for line in values_without_effect(apart) if "role_weight" in line]
+    for settings in (
+        {"policies": "separate", "objective": {"advantage": "rloo"}},
+        {"objective": {"gain_of": "nats"}},
+        {"objective": {"gain_event": "reply"}},
+    ):
+        keys = {line.partition(":")[0] for line in values_without_effect(RunConfig.model_validate(settings))}
+        assert not keys & {"objective.role_weights", "objective.gain_clip", "objective.gain_seats"}, settings
 
 
 def test_the_defaults_have_an_effect_or_are_not_mentioned() -> None:
@@ -377,6 +383,18 @@ def test_an_imitation_of_fewer_than_20_steps_is_warned_of_in_the_plan_and_before
     for other in ({"enabled": False}, {"source": "games.json"}):
         settings = {"games": games, "batch_games": batch, **other}
         assert few_imitation_steps(parse_config({"imitation": settings})) is None
+
+
+def test_rows_beside_scripted_games_are_no_few_steps() -> None:
+    """Nobody has counted them."""
+    config = parse_config({"imitation": {"games": 120, "batch_games": 128, "sft_file": "alpaca.json"}})
+    assert few_imitation_steps(config) is None
+    assert not [line for line in values_without_effect(config) if "batch_games" in line]
+    schedule = make_plan(config).schedule
+    assert (schedule.imitation_games, schedule.imitation_steps) == (None, None)
+    assert "the games of scripted and the rows of alpaca.json, 8 a step" in "\n".join(
+        plan_lines(make_plan(load_config("quickstart", ["imitation.sft_file=alpaca.json"])))
+    )
 
 
 def test_a_start_says_them_before_anything_is_placed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -18,13 +18,16 @@ import psutil
 import pytest
 from rich.console import Console
 
+from actors.models import load_tokenizer
 from cluster.launch import placed_run
-from cluster.launch.placed_run import training_words, words_of_file
+from cluster.launch.placed_run import any_words, training_words, words_of_file
 from cluster.monitor.terminal import say
 from cluster.runtime.run_folder import check_can_be_made, note_stop
-from spag_ray.config.loading import parse_config
+from spag_ray.config.loading import load_config, parse_config
 from spag_ray.errors import ConfigError, InputError, RunFolderError
+from spag_ray.game.protocol import SEATS, seat_to_move
 from spag_ray.games.kuhn import KuhnPoker
+from spag_ray.games.of_config import game_of, renderer_of
 from spag_ray.games.taboo.decks import load_deck
 from spag_ray.host.folder_lease import FolderLease, Heartbeat, held
 from spag_ray.results.report.files import read_files
@@ -187,6 +190,17 @@ class TestWordsOfAFile:
         path.write_text("two words\n")
         with pytest.raises(InputError, match="'two words' is more than one word; write one word a line"):
             words_of_file(parse_config({}), path)
+
+
+@pytest.mark.parametrize("name", ["kuhn", "leduc", "spiral_games", "two_games", "quickstart"])
+def test_a_run_that_plays_nothing_has_a_scenario_of_each_game_for_its_probe(name: str, tiny_model: Path) -> None:
+    config = load_config(name)
+    tokenizer = load_tokenizer(str(tiny_model))
+    for each in config.each_game:
+        game = game_of(each)
+        [scenario] = any_words(config)[each.game.full_name]
+        seat = SEATS[seat_to_move(game, (), scenario)]
+        assert renderer_of(each, tokenizer, game).prompt((), seat, scenario)
 
 
 def test_held_out_words_may_be_the_easier_ones_of_a_deck_that_is_trained_on_whole() -> None:
