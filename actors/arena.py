@@ -26,7 +26,7 @@ from spag_ray.config.objective import Heard
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import EngineError, ModelError
 from spag_ray.game.game_form import out_of_room, verdict_of
-from spag_ray.game.protocol import SEATS, TABOO, Game, Guessing, HasVariants, guesser_of, seat_to_move
+from spag_ray.game.protocol import SEATS, TABOO, Game, Guessing, guesser_of, seat_to_move
 from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Role, Verdict
 from spag_ray.game.turn import Turn
@@ -110,7 +110,7 @@ class Rules:
     @property
     def variant(self) -> str:
         """Which of the game's rule sets is played; "" if it has only one."""
-        return self.game.rule_set if isinstance(self.game, HasVariants) else ""
+        return getattr(self.game, "rule_set", None) or ""
 
     @property
     def guesser(self) -> Role | None:

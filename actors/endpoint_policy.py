@@ -171,7 +171,8 @@ class EndpointPolicy:
             if self._opens_thoughts and reason == "length" and THOUGHT[1] not in text:
                 return "", "context"  # the chat template has opened a thought, which was cut
             text = after_thought(text)
-        if not without_thought(marks, text) and (content is None or reason not in ("stop", None)):
+        text = without_thought(marks, text)  # else a limit of its tokens could cut within the thought
+        if not text and (content is None or reason not in ("stop", None)):
             return "", "context"
         return text, "length" if reason == "length" else "stop"
 

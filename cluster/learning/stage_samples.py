@@ -186,8 +186,9 @@ class StageSamples:
             raise nothing_to_learn(what, len(episodes))
         won = {episode.episode_id: episode.verdict.outcome.winner for episode in episodes}
         for name, of_game in found.items():  # a breach has weight 1, whatever its seat's wins have
-            weights = {str(role): game.weight for game in of_game if (role := won[game.episode_id]) is not None}
-            self.recorder.record(SamplesLine(what, name, sum(bool(game.turns) for game in of_game), weights))
+            trained = [game for game in of_game if game.turns]  # one that only listens has no weight of a role
+            weights = {str(role): game.weight for game in trained if (role := won[game.episode_id]) is not None}
+            self.recorder.record(SamplesLine(what, name, len(trained), weights))
         return games
 
     def _rendered(self, played: Sequence[Episode]) -> Sequence[Episode]:

@@ -232,7 +232,8 @@ def _record_at(view: mmap.mmap, place: int, size: int) -> bytes | None:
         return None
     mark, length, crc = _HEADER.unpack_from(view, place)
     begin = place + _HEADER.size
-    if mark != MARK or length > MAX_RECORD_BYTES or begin + length > size:
+    # Zeros after a mark are what a disk has of a record after a power loss; they would pass for an empty one.
+    if mark != MARK or not 0 < length <= MAX_RECORD_BYTES or begin + length > size:
         return None
     data = view[begin : begin + length]
     return data if zlib.crc32(data) == crc else None

@@ -48,7 +48,9 @@ def spelled(renderer: Renderer, decisions: Sequence[Decision]) -> list[Spelling]
         prompt = _prompt(renderer, decision) + closing
         for reply in decision.replies:
             usual, other = (ids[len(closing) : -1] for ids in renderer.spelled_ids(reply))
-            found += [Spelling(number, reply, prompt, (*usual, end)) for end in renderer.usual_ends]
+            ended = dict.fromkeys((*usual, end) for end in renderer.usual_ends)
+            ended[renderer.reply_ids(reply)[len(closing) :]] = None  # ".\n" is one token to some tokenizers
+            found += [Spelling(number, reply, prompt, ids) for ids in ended]
             if other != usual and renderer.text_of(closing + other) == reply:
                 found.append(Spelling(number, reply, prompt, (*other, regular)))
     return found

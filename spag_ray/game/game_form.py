@@ -13,7 +13,18 @@ from typing import Any
 
 from spag_ray.errors import ConfigError, InputError
 from spag_ray.game.end_reason import MAX_LENGTH, EndReason
-from spag_ray.game.protocol import MAX_PAYOFF, Game, History, PaidByEnd, Ruling, seat_of, seat_to_move, seats_of, tie
+from spag_ray.game.protocol import (
+    MAX_PAYOFF,
+    Game,
+    Guessing,
+    History,
+    PaidByEnd,
+    Ruling,
+    seat_of,
+    seat_to_move,
+    seats_of,
+    tie,
+)
 from spag_ray.game.rules import Outcome, Role, Verdict
 from spag_ray.game.turn import one_line
 
@@ -65,7 +76,19 @@ def _optional_fault(game: Any) -> str | None:
     is_pair = isinstance(marks, tuple | list) and len(marks) == 2
     if marks is not None and not (is_pair and all(isinstance(mark, str) and mark for mark in marks)):
         return f"thought_marks is {marks!r:.60}; give what begins a thought and what ends it, or None"
-    return None
+    return _guessing_fault(game) if isinstance(game, Guessing) else None
+
+
+def _guessing_fault(game: Guessing) -> str | None:
+    """What is wrong with a game's claims of its hidden fact: engines score them after the first evaluated games."""
+    guesser, claim, begins = game.guesser, game.claim, game.claims_from
+    if guesser not in (0, 1):
+        return f"guesser is {guesser!r:.60}; it is the number of the seat that guesses, 0 or 1"
+    if not isinstance(claim, str) or claim.count("{word}") != 1:
+        return f"claim is {claim!r:.60}; it needs one {{word}}, where the fact is named"
+    if not isinstance(begins, str) or begins not in claim.partition("{word}")[0]:
+        return f"claims_from is {begins!r:.60}; it stands in the claim, before {{word}}"
+    return None if callable(game.fact) else f"fact is {game.fact!r:.60}; it has to be a method"
 
 
 def _seats_fault(seats: Any) -> str | None:

@@ -83,7 +83,10 @@ def tie(end_reason: str = "tied", payoffs: tuple[float, float] = (0.0, 0.0), rea
 
 @runtime_checkable
 class Game(Protocol):
-    """See the module's docstring. A game is constructed without arguments and has no state: its methods are pure."""
+    """See the module's docstring. A game is constructed without arguments and has no state: its methods are pure.
+
+    Two attributes more may say what else is the same in all its games: `prompt_style`, how its messages become a prompt
+    (chat, lines or flat), whatever `prompts` is; `rule_set`, the name of its rules, recorded with each game."""
 
     @property
     def seats(self) -> tuple[str, str]: ...
@@ -226,16 +229,6 @@ class Configured(Protocol):
 
 
 @runtime_checkable
-class Styled(Protocol):
-    """A game that says itself how its messages become a prompt (renderer.py), whatever `prompts` is."""
-
-    @property
-    def prompt_style(self) -> str:
-        """chat, lines or flat."""
-        ...
-
-
-@runtime_checkable
 class SpeaksInLines(Protocol):
     """A game that, with `prompts: lines`, begins each line with words of its own."""
 
@@ -251,14 +244,6 @@ class ReadsScenarios(Protocol):
     def scenario_of(self, text: str) -> str:
         """The scenario that a person chose. Raises InputError, in words for this person."""
         ...
-
-
-@runtime_checkable
-class HasVariants(Protocol):
-    """A game that may be played by one of several rule sets, whose name is recorded with each game."""
-
-    @property
-    def rule_set(self) -> str: ...
 
 
 @runtime_checkable

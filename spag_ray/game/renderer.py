@@ -130,9 +130,15 @@ class Renderer(TokenFrame):
         before = " " * (len(opening) - len(opening.rstrip(" ")))  # a space belongs to the fact's first token
         opening_ids = self._said(opening.rstrip(" "))
         closing_ids = self._plain(closing, follows=True)
-        word_ids = self._plain(before + fact, follows=True) + closing_ids
+        named_ids = self._plain(before + fact, follows=True)
         whole = opening + fact + closing
-        if opening_ids + word_ids != self._said(whole) or holds_a_mark(self.tokenizer, whole):
+        is_in_pieces = opening_ids + named_ids + closing_ids == self._said(whole)
+        reply, num_open = self.reply_ids(whole.removeprefix(self.lead)), len(opening_ids + named_ids)
+        if reply[: num_open + len(closing_ids)] != opening_ids + named_ids + closing_ids:  # its end takes in the mark
+            is_in_pieces &= reply[:num_open] == opening_ids + named_ids
+            closing_ids = reply[num_open:-1] if reply[-1] in self.end_ids else reply[num_open:]
+        word_ids = named_ids + closing_ids
+        if not is_in_pieces or holds_a_mark(self.tokenizer, whole):
             raise ModelError(
                 f"the tokenizer joins {fact!r} to the text beside it in the claim {game.claim!r}, so no "
                 "player would sample these tokens; choose another `claim` in the prompt file"
@@ -176,9 +182,15 @@ class Renderer(TokenFrame):
             if THOUGHT[1] not in reply:
                 return self._with_marks(self.thought_end)
             reply = after_thought(reply)
-        begin, end = self._marks or ("", "")
-        is_open = bool(begin) and reply.startswith(begin) and end not in reply[len(begin) :]
-        return self._with_marks(end) if is_open else ()
+        if self._marks is None:
+            return ()
+        begin, end = self._marks
+        while reply.startswith(begin):
+            _, found, reply = reply[len(begin) :].partition(end)
+            if not found:
+                return self._with_marks(end)
+            reply = reply.strip()
+        return ()
 
     def _with_marks(self, text: str) -> tuple[int, ...]:
         """Text within a reply, with marks as the tokens that a model samples for them."""

@@ -287,6 +287,10 @@ class LinesFrame(TokenFrame):
         blank = self._plain("\n\n", follows=True)
         return tuple(dict.fromkeys((*self.end_ids, *self._text_ends, *(blank if len(blank) == 1 else ()))))
 
+    def text_of(self, token_ids: Sequence[int]) -> str:
+        """The line as the other player reads it, and so the referee too."""
+        return one_line(super().text_of(token_ids))
+
     def reply_ids(self, text: str) -> tuple[int, ...]:
         line = self.lead + one_line(text)
         ids = self._plain(f"{line}\n", follows=True)  # ".\n" is one token to some tokenizers

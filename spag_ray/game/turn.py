@@ -77,18 +77,19 @@ def check_forced(forced: tuple[int, int], num_tokens: int, what: str) -> None:
 
 
 def without_thought(marks: tuple[str, str] | None, reply: str, is_ended: bool = False) -> str:
-    """What of a reply the other player and the referee get: what follows the thought with which it begins. A thought
+    """What of a reply the other player and the referee get: what follows the thoughts with which it begins. A thought
     that does not end leaves nothing. `is_ended`: the thought was ended for the player, which may have continued it
     and ended it itself, so all up to the last mark is thought.
 
     >>> marks = "(", ")"
-    >>> [without_thought(marks, reply) for reply in ("(river?) Is it wet?", "Is it wet (or dry)?", "(river")]
+    >>> [without_thought(marks, reply) for reply in ("(river?) (sea?) Is it wet?", "Is it wet (or dry)?", "(river")]
     ['Is it wet?', 'Is it wet (or dry)?', '']
     """
     if marks is None or not reply.startswith(marks[0]):
         return reply
     rest = reply[len(marks[0]) :]
-    return (rest.rpartition(marks[1]) if is_ended and marks[1] in rest else rest.partition(marks[1]))[2].strip()
+    said = (rest.rpartition(marks[1]) if is_ended and marks[1] in rest else rest.partition(marks[1]))[2].strip()
+    return without_thought(marks, said)
 
 
 def after_thought(reply: str, is_open: bool = False) -> str:

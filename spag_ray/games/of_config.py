@@ -8,7 +8,7 @@ from typing import TypeAlias
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, meant
 from spag_ray.game.game_form import scenarios_fault, split_scenarios
-from spag_ray.game.protocol import Game, Scripted, Styled, strategies_of
+from spag_ray.game.protocol import Game, Scripted, strategies_of
 from spag_ray.game.renderer import Renderer, game_renderer
 from spag_ray.games.registry import load_game
 from spag_ray.tokens import Tokenizer
@@ -50,7 +50,7 @@ def renderer_of(config: RunConfig, tokenizer: Tokenizer, game: Game | None = Non
 
 def style_of(config: RunConfig, game: Game) -> str:
     """How the game's messages become a prompt: as the game says, or as `prompts` says."""
-    return game.prompt_style if isinstance(game, Styled) else config.prompts
+    return getattr(game, "prompt_style", None) or config.prompts
 
 
 def scenarios_of(config: RunConfig, game: Game) -> tuple[list[str], list[str]]:

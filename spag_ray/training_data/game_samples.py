@@ -75,10 +75,10 @@ def game_samples(
         turns = tuple(
             _sample(turn, own[index], sampled)
             for index in sorted(own)
-            if (turn := episode.turns[index]).token_ids and (learning is None or turn.policy in learning)
+            if (turn := episode.turns[index]).token_ids and _is_of(turn, learning)
         )
         if turns:
-            games.append(GameSample(episode.episode_id, outcome.winner or outcome.breaker, weight, turns))
+            games.append(GameSample(episode.episode_id, outcome.winner, weight, turns))
     return games
 
 
@@ -108,18 +108,9 @@ def _of_shares(
         for place, episode in enumerate(episodes)
         if (own := compared_results(episode, objective, payoffs, learning)) is not None
     ]
-    compared = [(episode, own) for episode, own in compared if _trains_any(episode.verdict.outcome, own, objective)]
-    counted, results = [episode for episode, _ in compared], [own for _, own in compared]
-    winners = [episode.verdict.outcome.winner for episode in counted]
-    is_new = [episode.number not in repeated for episode in counted]
-    weights = dict.fromkeys(Role, 1.0)
-    if objective.role_weights == "balanced":
-        wins = winners.count(Role.ATTACKER), winners.count(Role.DEFENDER)
-        cap = objective.role_weight_cap
-        weights = role_weights(*wins, cap=cap) if window is None else window.weights(winners, cap, is_new)
     means = MeanPayoffs(by_scenario=objective.baseline == "scenario")
     if objective.baseline in ("mean", "scenario"):
-        for episode, result in zip(counted, results, strict=True):
+        for episode, result in compared:
             means.add(episode.scenario, result)
     moving = None if baselines is None else dict(baselines.values)
 
@@ -128,19 +119,35 @@ def _of_shares(
 
     divisors = UNDIVIDED
     if objective.baseline_std == "batch":
-        divisors = deviations(zip(results, map(expected, counted), strict=True))
-    learned, has_weight = [], {episode.episode_id for episode in counted}
-    for episode in episodes:
-        winner = episode.verdict.outcome.winner
-        # A game outside, which only information gain may train, won nothing that roles are balanced by.
-        weight = 1.0 if winner is None or episode.episode_id not in has_weight else weights[winner]
-        learned.append((weight, advantages(episode, objective, payoffs, expected(episode), divisors)))
+        divisors = deviations((result, expected(episode)) for episode, result in compared)
+    found = [advantages(episode, objective, payoffs, expected(episode), divisors) for episode in episodes]
     for (place, _), turns in left_out.items():
         for index in turns:
-            learned[place][1].pop(index, None)
+            found[place].pop(index, None)
+    # A game outside, which only information gain may train, won nothing that roles are balanced by.
+    has_result = {episode.episode_id for episode, _ in compared}
+    counted = [
+        episode
+        for episode, own in zip(episodes, found, strict=True)
+        if episode.episode_id in has_result and any(_is_of(episode.turns[index], learning) for index in own)
+    ]
+    winners = [episode.verdict.outcome.winner for episode in counted]
+    weights = dict.fromkeys(Role, 1.0)
+    if objective.role_weights == "balanced":
+        wins, cap = (winners.count(Role.ATTACKER), winners.count(Role.DEFENDER)), objective.role_weight_cap
+        is_new = [episode.number not in repeated for episode in counted]
+        weights = role_weights(*wins, cap=cap) if window is None else window.weights(winners, cap, is_new)
+    weight_of = {
+        episode.episode_id: weights[winner] for episode, winner in zip(counted, winners, strict=True) if winner
+    }
     if baselines is not None:
-        baselines.update(list(compress(results, is_new)))
-    return learned
+        baselines.update([result for episode, result in compared if episode.number not in repeated])
+    return [(weight_of.get(episode.episode_id, 1.0), own) for episode, own in zip(episodes, found, strict=True)]
+
+
+def _is_of(turn: Turn, learning: Container[str] | None) -> bool:
+    """Whether a policy that learns played it."""
+    return learning is None or turn.policy in learning
 
 
 class _Played(NamedTuple):
@@ -161,7 +168,7 @@ def _played(episodes: Sequence[Episode], payoffs: Payoffs, learning: Container[s
             turns = [
                 index
                 for index in episode.turns_of(role)
-                if episode.turns[index].token_ids and (learning is None or episode.turns[index].policy in learning)
+                if episode.turns[index].token_ids and _is_of(episode.turns[index], learning)
             ]
             if (payoff := results[role]) is not None and turns:
                 played = [episode.turns[index] for index in turns]
@@ -201,11 +208,7 @@ def num_dropped(episodes: Sequence[Episode], payoffs: Payoffs, learning: Contain
     played = _played(episodes, payoffs, learning)
     agrees = _agree(played)
     differing = {each.trajectory.scenario for each, alike in zip(played, agrees, strict=True) if not alike}
-    asked = {
-        episode.scenario
-        for episode in episodes
-        if learning is None or any(turn.policy in learning for turn in episode.turns)
-    }
+    asked = {episode.scenario for episode in episodes if any(_is_of(turn, learning) for turn in episode.turns)}
     return sum(episode.scenario in asked - differing for episode in episodes)
 
 
@@ -227,15 +230,14 @@ def spreads(episodes: Sequence[Episode], payoffs: Payoffs) -> dict[str, float]:
 def compared_results(
     episode: Episode, objective: ObjectiveConfig, payoffs: Payoffs, learning: Container[str] | None
 ) -> Results | None:
-    """What a game paid the seats that learn, which enters their baselines; None of a game without a trained turn, or
-    that a breach ended. A frozen opponent's payoff is None: it says nothing of what the learner can expect."""
+    """What a game paid the seats that learn, which enters their baselines, also where none of their turns is trained:
+    of winners, the learner's defeats tell what its wins are worth. None of a game that a breach ended, or in which
+    nobody learns. A frozen opponent's payoff is None: it says nothing of what the learner can expect."""
     verdict = episode.verdict
-    if not _counts(verdict, objective, payoffs):
+    own = set(Role) if learning is None else {turn.role for turn in episode.turns if turn.policy in learning}
+    if not (own and _counts(verdict, objective, payoffs)):
         return None
-    if not _is_learned(episode, verdict.outcome.winner, objective, learning):
-        return None
-    others = {turn.role for turn in episode.turns if learning is not None and turn.policy not in learning}
-    return {role: None if role in others else value for role, value in paid(payoffs, verdict).items()}
+    return {role: value if role in own else None for role, value in paid(payoffs, verdict).items()}
 
 
 def advantages(
@@ -307,16 +309,6 @@ def _trains_any(outcome: Outcome, results: Results, objective: ObjectiveConfig) 
     if objective.learn_from == "winners":
         return outcome.winner is not None and results[outcome.winner] is not None
     return any(value is not None for value in results.values())
-
-
-def _is_learned(
-    episode: Episode, winner: Role | None, objective: ObjectiveConfig, learning: Container[str] | None
-) -> bool:
-    """Whether a game that `winner` won (None: a tie) has turns to train on."""
-    if learning is None:
-        return True
-    roles = [winner] if objective.learn_from == "winners" else list(Role)
-    return any(turn.policy in learning and turn.role in roles for turn in episode.turns)
 
 
 def _shared_out(

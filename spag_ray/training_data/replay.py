@@ -69,7 +69,7 @@ def _shuffled(num_rows: int, seed: str) -> list[int]:
 
 def sft_games(rows: Sequence[Sample]) -> list[GameSample]:
     """SFT rows as imitation samples, each of weight 1."""
-    return [GameSample(f"sft-{number:06d}", Role.ATTACKER, 1.0, (row,)) for number, row in enumerate(rows)]
+    return [GameSample(f"sft-{number:06d}", None, 1.0, (row,)) for number, row in enumerate(rows)]
 
 
 def published_samples(rows: Sequence[Mapping[str, Any]], tokenizer: Tokenizer) -> tuple[list[GameSample], list[Sample]]:

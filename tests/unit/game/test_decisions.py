@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from spag_ray.game.protocol import Decision
 from spag_ray.game.renderer import Renderer, game_renderer
 from spag_ray.game.rules import Role
 from spag_ray.games.kuhn import KuhnPoker
-from tests.support.families import tokenizer_of
+from tests.support.families import REAL, tokenizer_of
 from tests.support.ordered_games import Stairs
 
 GAME = KuhnPoker()
@@ -54,6 +55,22 @@ def test_a_reply_after_a_name_is_spelled_as_it_is_sampled_with_each_usual_end() 
         *((*said, end) for end in named.usual_ends),
         (*named.answer_ids("check")[:-1], named.end_ids[0]),
     ]
+
+
+class Punctuated(Named):
+    """Its replies end with a mark, which some tokenizers join to the end of the line."""
+
+    def decisions(self) -> Sequence[Decision]:
+        return [Decision((), "KJ", ("check.", "bet!"))]
+
+
+@pytest.mark.parametrize("family", REAL)
+def test_a_reply_whose_end_takes_in_its_mark_is_counted_as_it_is_imitated(family: str) -> None:
+    renderer = game_renderer(Punctuated(), tokenizer_of(family), "lines")
+    asked = spelled(renderer, Punctuated().decisions())
+    for reply in ("check.", "bet!"):
+        assert renderer.reply_ids(reply) in [each.target_ids for each in asked if each.reply == reply]
+    assert len({(each.reply, each.target_ids) for each in asked}) == len(asked), "each spelling once"
 
 
 def test_a_decision_later_in_the_game_is_asked_after_the_earlier_turns(renderer: Renderer) -> None:

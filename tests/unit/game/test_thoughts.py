@@ -63,7 +63,8 @@ def test_nobody_reads_a_thought_again(style: str) -> None:
     [
         ("[ river ] Is it wet?", "Is it wet?"),
         ("Is it [wet]?", "Is it [wet]?"),
-        ("[ river ] [ lake ] Is it?", "[ lake ] Is it?"),
+        ("[ river ] [ lake ] Is it?", "Is it?"),
+        ("[ river ] [ lake", ""),
         ("[ river, a long thought", ""),
         ("[ river ]", ""),
     ],
@@ -77,7 +78,7 @@ def test_a_thought_is_what_a_reply_begins_with(tokenizer: Any, reply: str, publi
     ("reply", "private"),
     [
         ("[ river, Ufer ]\n\nIs it wet?", "[ river, Ufer ]\n\n"),
-        ("[ a longer thought about a river ] [ lake ] Is it?", "[ a longer thought about a river ]"),
+        ("[ a longer thought about a river ] [ lake ] Is it?", "[ a longer thought about a river ] [ lake ]"),
         ("Is it [ wet ]?", ""),
         ("[ river, a thought without an end", "[ river, a thought without an end"),
         ("[ river ]", "[ river ]"),

@@ -210,6 +210,9 @@ class Whole:
     scenarios = messages = rule = print
 
 
+CLAIMS = {"guesser": 1, "claim": "I bet on {word}.", "claims_from": "I bet on", "fact": lambda self, scenario: scenario}
+
+
 @pytest.mark.parametrize(
     ("attributes", "said"),
     [
@@ -235,6 +238,14 @@ class Whole:
         ({"max_turns": 2.5}, "max_turns is 2.5; it is the number of turns of each seat"),
         ({"prompt_style": "holdem"}, "prompt_style is 'holdem'; it is one of chat, lines, flat"),
         ({"rule_set": 3}, "rule_set is 3; it is the name of its rules"),
+        (CLAIMS | {"guesser": 2}, "guesser is 2; it is the number of the seat that guesses, 0 or 1"),
+        (CLAIMS | {"claim": "I bet."}, "claim is 'I bet.'; it needs one {word}, where the fact is named"),
+        (
+            CLAIMS | {"claim": "{word} or {word}"},
+            "claim is '{word} or {word}'; it needs one {word}, where the fact is named",
+        ),
+        (CLAIMS | {"claims_from": "see"}, "claims_from is 'see'; it stands in the claim, before {word}"),
+        (CLAIMS | {"fact": "red"}, "fact is 'red'; it has to be a method"),
         (
             {"thought_marks": ("<", "")},
             "thought_marks is ('<', ''); give what begins a thought and what ends it, or None",

@@ -51,6 +51,19 @@ def test_a_torn_tail_is_cut_and_said(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert numbers(path) == [0, 1, 7]
 
 
+def test_zeros_after_a_mark_are_no_record(tmp_path: Path) -> None:
+    """What a disk may have of a record after a power loss: a length and a checksum of 0 would fit an empty one."""
+    path = tmp_path / "a.log"
+    whole = written(path, 2)
+    half = len(whole) // 2
+    path.write_bytes(whole[: half + 4] + bytes(half - 4))
+    log = EpisodeLog(path)
+    assert log.faults.torn_bytes == half
+    log.append(record(7))
+    log.close()
+    assert numbers(path) == [0, 7]
+
+
 def test_a_damaged_record_in_the_middle_is_skipped_counted_and_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

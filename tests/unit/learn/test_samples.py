@@ -45,9 +45,46 @@ def test_a_breach_is_left_out_or_pushes_down_the_offending_turn_alone() -> None:
     assert len(game_samples(games, ObjectiveConfig())) == 3
     penalised = game_samples(games, ObjectiveConfig(), Payoffs(defender_breach=(None, -0.3)))
     assert len(penalised) == 4
-    assert penalised[-1].role is Role.DEFENDER
+    assert penalised[-1].role is None, "no role's weight"
     assert penalised[-1].weight == 1.0
     assert [turn.advantage for turn in penalised[-1].turns] == [-0.3]
+
+
+def against(frozen: Role, number: int, outcome: Outcome, num_turns: int = 4, decided_by: int | None = None) -> Episode:
+    """A game of p against a frozen opponent in this seat."""
+    played = game(number, outcome, num_turns, decided_by)
+    turns = [replace(turn, policy="frozen") if turn.role is frozen else turn for turn in played.turns]
+    return replace(played, turns=tuple(turns))
+
+
+@pytest.mark.parametrize("baseline", ["mean", "scenario"])
+def test_the_learners_defeats_by_a_frozen_opponent_are_in_its_baseline_where_winners_are_learned(baseline: Any) -> None:
+    """Else the mean is that of its wins, and every advantage is 0."""
+    won, lost = Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS
+    games = [against(Role.DEFENDER, number, won if number == 0 else lost) for number in range(4)]
+    [only] = game_samples(games, ObjectiveConfig(baseline=baseline), learning={"p"})
+    assert [round(turn.advantage, 3) for turn in only.turns] == [0.667, 0.833], "1.5 above -0.5, in two shares"
+    moving = RoleBaselines(decay=0.5)
+    game_samples(games, ObjectiveConfig(baseline="moving"), baselines=moving, learning={"p"})
+    assert moving.values[Role.ATTACKER] == pytest.approx(-0.8125), "a win, then three defeats"
+
+
+def test_games_without_a_trained_turn_have_no_part_in_the_balance_of_roles() -> None:
+    """An attacker that a right guess beat has no deciding turn."""
+    won, lost = Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS
+    guesses = [against(Role.DEFENDER, number, lost, decided_by=3) for number in range(2, 20)]
+    games = [against(Role.DEFENDER, 0, won, decided_by=1), against(Role.DEFENDER, 1, won, decided_by=1), *guesses]
+    own = [against(Role.ATTACKER, number, lost, decided_by=3) for number in range(20, 22)]
+    objective = ObjectiveConfig(learn_from="both", loser_turns="deciding")
+    found = game_samples([*games, *own], objective, learning={"p"})
+    assert [sample.weight for sample in found] == [1.0] * 4
+
+
+def test_a_frozen_seat_that_never_spoke_is_not_in_the_learners_baseline() -> None:
+    first = [against(Role.DEFENDER, number, Outcome.ATTACKER_WINS, num_turns=1) for number in range(2)]
+    own = [against(Role.ATTACKER, number, Outcome.DEFENDER_WINS) for number in range(2, 4)]
+    found = game_samples([*first, *own], ObjectiveConfig(learn_from="both", baseline="mean"), learning={"p"})
+    assert {turn.advantage for sample in found for turn in sample.turns} == {0.0}
 
 
 def test_a_breach_has_no_baseline_enters_none_and_weighs_one_as_a_tie_does() -> None:

@@ -135,6 +135,18 @@ def test_a_tie_is_listened_to_and_a_round_of_ties_alone_is_learned(tmp_path: Pat
     assert last.spec.listening_coeff == 0.5
 
 
+def test_the_recorded_weights_are_those_of_trained_games_not_of_one_that_only_listens(tmp_path: Path) -> None:
+    made = listening(tmp_path, objective={"listening_coeff": 0.5, "drop_agreeing": True, "learn_from": "both"})
+    won, lost, _ = GAMES
+    ends = {"piano": [won, won, lost], "river": [won, won]}
+    of_words = [replace(each, scenario=word) for word, games in ends.items() for each in games]
+    played = [replace(each, number=place, episode_id=f"s/{place}") for place, each in enumerate(of_words)]
+    stage = made.self_play(Stage.of_round(1), played, "round 1", [], None)
+    assert [bool(each.turns) for each in stage.games] == [True] * 3 + [False] * 2
+    [line] = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert (line["decided"], line["attacker_weight"], line["defender_weight"]) == (3, 0.75, 1.5)
+
+
 def test_a_position_that_no_micro_batch_holds_is_left_out(tmp_path: Path) -> None:
     long = [replace(each, turns=tuple(replace(t, prompt_ids=(1,) * 14) for t in each.turns)) for each in GAMES]
     for fits, tokens in ((True, 17), (False, 16)):

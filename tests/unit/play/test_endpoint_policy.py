@@ -277,6 +277,22 @@ def test_a_thought_in_the_text_that_is_cut_is_no_silence_either(server: Server, 
     assert verdict.end_reason is EndReason.CONTEXT_FULL
 
 
+def test_a_thought_takes_no_tokens_of_what_is_said(server: Server, loop: Any, tokenizer: Any) -> None:
+    """The server has its own tokenizer; by ours the limit may be within the thought."""
+    template = load_template("chat").model_copy(update={"thought": "[ {thought} ]"})
+    renderer = taboo_renderer(template, tokenizer, 3)
+    server.says(f"[ {'the word is river ' * 20}] do you like music ?")
+
+    async def asked() -> Any:
+        far = EndpointPolicy(server.endpoint, renderer.game, renderer.reply_ids)
+        found = await answer(GameTask(0, "river", "m"), [], Role.ATTACKER, seat(far, renderer), taboo_rules(3))
+        await far.close()
+        return found
+
+    said, verdict, _ = loop.run(asked())
+    assert (said, verdict) == (["do you like music ?"], None)
+
+
 @pytest.mark.parametrize("rules", ["strict", "published"])
 @pytest.mark.parametrize("missing", [0, 2])
 def test_a_full_context_is_a_tie_that_is_counted_as_such(
