@@ -69,8 +69,8 @@ def figures_of(folder: Path) -> dict[str, float]:
         found = _of_matches([match for match in matches if match.game == game]) | _of_guesses(held)
         found |= exact[-1].figures if exact else {}
         figures |= {prefix + name: value for name, value in found.items()}
-    figures |= _of_steps([line for line in typed if isinstance(line, StepLine)])
     streamed = [line.games for line in typed if isinstance(line, StreamLine)]  # sums, those before a resume too
+    figures |= _of_steps([line for line in typed if isinstance(line, StepLine)], is_stream=bool(streamed))
     if rounds := [count for (stage, _), count in plays.items() if Stage.parse(stage).kind is StageKind.ROUND]:
         figures["games of self-play"] = sum(rounds)
     elif streamed:
@@ -106,7 +106,7 @@ def _of_guesses(lines: Sequence[HeldOutLine]) -> dict[str, float]:
     return figures if known is None else figures | {"could have known": known}
 
 
-def _of_steps(steps: Sequence[StepLine]) -> dict[str, float]:
+def _of_steps(steps: Sequence[StepLine], is_stream: bool) -> dict[str, float]:
     """Means over the steps of each policy's last stage, or over the last tenth of a stream. Of a step that a resumed
     run repeated, the later one counts."""
     newest: dict[str, dict[tuple[str, int], StepLine]] = defaultdict(dict)
@@ -116,9 +116,10 @@ def _of_steps(steps: Sequence[StepLine]) -> dict[str, float]:
     figures = {}
     for policy, of_policy in newest.items():
         last = list(of_policy.values())
-        last = [line for line in last if line.stage == last[-1].stage]
-        if Stage.parse(last[-1].stage).kind is StageKind.STREAM:
+        if is_stream:  # its steps have the names of rounds, which nothing separates
             last = last[-max(1, len(last) // 10) :]
+        else:
+            last = [line for line in last if line.stage == last[-1].stage]
         for name in _OF_LAST_STAGE:
             values = [value for line in last if (value := getattr(line.report, name)) is not None]
             if numbers := [value for value in values if math.isfinite(value)]:
@@ -176,7 +177,7 @@ def paired(first: Path, second: Path) -> list[str]:
         if newest is None or newest_of_other is None:
             continue
         prefix = f"{game}: " if len(of_first) > 1 else ""
-        opponents = {match.defender for match in matches if match.attacker == newest} - {newest}
+        opponents = {match.defender for match in matches if match.attacker == newest} - {newest, newest_of_other}
         for opponent in sorted(opponents, key=order_of):
             scores, of_other = _scores(matches, newest, opponent), _scores(others, newest_of_other, opponent)
             if words := sorted(scores.keys() & of_other.keys()):

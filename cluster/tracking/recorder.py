@@ -111,7 +111,7 @@ class Recorder:
     def _open(self, name: str, make: Callable[[], Drawer]) -> None:
         try:
             self._drawers[name] = make()
-        except OSError as error:
+        except Exception as error:  # of another's library
             self._note(f"{name} is off: {error}; metrics.jsonl has everything")
 
     def _keep(self, kind: str, text: str) -> None:
@@ -127,7 +127,7 @@ class Recorder:
         """Drops a drawer that fails. The run continues: curves can be drawn again from metrics.jsonl."""
         try:
             give(self._drawers[name])
-        except OSError as error:
+        except Exception as error:
             del self._drawers[name]
             self._note(f"{name} is off from now on: {error}; metrics.jsonl has everything")
 

@@ -13,6 +13,7 @@ import contextlib
 import importlib.util
 import os
 import secrets
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from spag_ray.config.parts import TrackingConfig, WandbConfig
 from spag_ray.errors import ConfigError
 from spag_ray.host.whole_files import write_atomically
 from spag_ray.results.curves import Points
+
+FINISH_WITHIN_S = 60.0
 
 
 def check_tracking(config: TrackingConfig) -> None:
@@ -82,8 +85,22 @@ class WandbRun:
             self._run.log({**values, points.axis: points.x})
 
     def close(self) -> None:
-        with self._said():
-            self._run.finish()
+        """Waits for wandb's own process FINISH_WITHIN_S at most: its upload has no bound of its own."""
+        failed: list[Exception] = []
+
+        def finish() -> None:
+            try:
+                self._run.finish()
+            except Exception as error:
+                failed.append(error)
+
+        ending = threading.Thread(target=finish, name="wandb", daemon=True)
+        ending.start()
+        ending.join(FINISH_WITHIN_S)
+        if ending.is_alive():
+            raise ConnectionError(f"not all was written within {FINISH_WITHIN_S:g} s; upload it with `wandb sync`")
+        if failed:
+            raise ConnectionError(" ".join(str(failed[0]).split())) from failed[0]
 
     @contextlib.contextmanager
     def _said(self) -> Iterator[None]:

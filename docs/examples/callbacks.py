@@ -54,8 +54,8 @@ class MLflow(Tracker):
         import mlflow
 
         mlflow.set_experiment(PROJECT)
-        mlflow.start_run()
-        super().__init__(lambda figures, step: mlflow.log_metrics(figures, step=step))
+        run_id = mlflow.start_run().info.run_id  # the active run is one of this thread alone; hooks have their own
+        super().__init__(lambda figures, step: mlflow.log_metrics(figures, step=step, run_id=run_id))
 
 
 def _figures(report: Any) -> Iterator[tuple[str, float]]:

@@ -119,7 +119,11 @@ class Measurements:
     @property
     def alarmed(self) -> set[str]:
         """The stages with an alarm."""
-        return {line.stage for line in self.collapse.values() if line.is_alarm}
+        return self.alarmed_in("")
+
+    def alarmed_in(self, prefix: str) -> set[str]:
+        """The stages with an alarm of a figure that begins so: in a run of several games, with its game's name."""
+        return {line.stage for line in self.collapse.values() if line.is_alarm and line.figure.startswith(prefix)}
 
     @property
     def num_steps(self) -> int:
@@ -127,7 +131,8 @@ class Measurements:
 
 
 def read_measurements(path: Path, max_lag: int = 0) -> Measurements:
-    """Reads metrics.jsonl. `max_lag`: the largest age of an episode of a stream, in versions."""
+    """Reads metrics.jsonl. `max_lag`: the largest age of an episode of a stream, in versions; -1 if nobody knows it,
+    and then there are no `lags`."""
     clock = clock_of(MetricLines(path).typed())
     found = Measurements(clock, Activity(clock), max_lag=max_lag)
     reader = _Reader(found)
@@ -146,7 +151,7 @@ class _Reader:
         self._found = found
         self._looked = found.clock.began
         self._tokens: dict[tuple[str, str], int] = {}
-        self._lags: list[int] = []
+        self._lags: list[int] | None = []  # None after a resume, which sets the sums back to its checkpoint's
         self._iterated = -1
         self._steps = Steps()
 
@@ -172,10 +177,17 @@ class _Reader:
                 self._found.solved.setdefault(line.game, {})[line.stage] = line
             case RestartLine(cause=cause):
                 self._found.incidents[f"{line.kind}: {cause}"] += 1
-            case ResumedLine() | EngineLostLine() | EngineJoinedLine() | EngineLeftLine():
+            case (
+                ResumedLine()
+                | EngineLostLine()
+                | EngineJoinedLine()
+                | EngineLeftLine()
+                | LogDamageLine()
+                | SetAsideLine()
+            ):
                 self._found.incidents[line.kind] += 1
-            case LogDamageLine() | SetAsideLine():
-                self._found.incidents[line.kind] += 1
+                if isinstance(line, ResumedLine):
+                    self._lags = None
 
     def _step(self, time: float, line: StepLine) -> None:
         stage, report = Stage.parse(line.stage), line.report
@@ -206,9 +218,12 @@ class _Reader:
         self._found.waited_s += _drawn(line.waited_s) or 0.0
         self._found.num_evicted = line.evicted
         totals = [line.lags.get(lag, 0) for lag in range(self._found.max_lag + 1)]
-        before = self._lags if self._lags and sum(self._lags) <= sum(totals) else [0] * len(totals)
-        self._lags = totals
-        new = [after - earlier for after, earlier in zip(totals, before, strict=True)]
+        before, self._lags = self._lags, totals
+        if before is None:  # nothing tells which of these games came before the checkpoint
+            return
+        if sum(before) > sum(totals):  # the stream began again
+            before = []
+        new = [after - earlier for after, earlier in zip(totals, before or [0] * len(totals), strict=True)]
         if sum(new) > 0:
             self._found.lags.add((float(line.version), *(count / sum(new) for count in new)))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from markupsafe import Markup
 
@@ -39,7 +39,7 @@ def outcome_figures(transcripts: Transcripts, alarmed: Container[str], game: Gam
     for stage, count in transcripts.counts.items():
         (held_out if Stage.parse(stage).phase == "evaluation" else trained)[stage] = count
     for name, title, counts in (
-        ("outcomes-trained", "Games for training", trained),
+        ("outcomes-trained", title_of(trained), trained),
         ("outcomes-held-out", game.held_out, held_out),
     ):
         if counts:
@@ -48,6 +48,12 @@ def outcome_figures(transcripts: Transcripts, alarmed: Container[str], game: Gam
     if len(transcripts.by_version) > 1:
         found.append(_shares_by_version(transcripts.by_version, game))
     return found
+
+
+def title_of(stages: Iterable[str]) -> str:
+    """Of games that are not on held-out words: `play` and visitors of `serve` train nothing."""
+    phases = {Stage.parse(stage).phase for stage in stages}
+    return "Games" if phases <= {"play", "other"} else "Games for training"
 
 
 def _evaluated(stage: str) -> str | None:

@@ -118,8 +118,8 @@ def read_run(folder: Path, decode: Decode | None, max_games: int, put: Callable[
     """Reads a run folder. `put` takes the name and the text of each packed block of games. Raises RunFolderError if
     `folder` is not a run folder."""
     files = read_files(folder)
-    stream = files.config.stream if files.config is not None else None
-    measured = read_measurements(folder / "metrics.jsonl", stream.max_lag if stream is not None else 0)
+    max_lag = files.config.stream.max_lag if files.config is not None else -1
+    measured = read_measurements(folder / "metrics.jsonl", max_lag)
     numbers = itertools.count()
     packer = Packer(
         files.config,
@@ -227,7 +227,8 @@ def _of_game(name: str, run: Gathered, draw: Draw, league: Markup) -> dict[str, 
     if standings and (note := cooperative_note(files.config)):
         standings = paragraph(note, "note") + standings
     solved = measured.solved.get(name, {})
-    ended = [*outcome_figures(run.transcripts, measured.alarmed, game), payoff_figure(run.transcripts, game)]
+    alarmed = measured.alarmed_in(f"{name}: " if len(files.games) > 1 else "")
+    ended = [*outcome_figures(run.transcripts, alarmed, game), payoff_figure(run.transcripts, game)]
     return {
         "outcomes": draw(ended),
         "payoffs": payoff_table(run.transcripts, game),

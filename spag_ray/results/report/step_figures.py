@@ -61,8 +61,9 @@ def _figure(measured: Measurements, curve: Curve, game: GameNames) -> Figure | N
     if not data:
         return None
     first, last = min(trace["x"][0] for trace in data), max(trace["x"][-1] for trace in data)
-    policy = sorted(measured.stage_begins)[0]
-    all_begins = measured.stage_begins[policy].items()
+    first_begins, *others = measured.stage_begins.values()
+    # Two policies may take different numbers of steps in a stage: a mark could stand at the place of one alone.
+    all_begins = first_begins.items() if all(each == first_begins for each in others) else ()
     begins = {stage: number for stage, number in all_begins if Stage.parse(stage).phase in curve.phases}
     layout = {
         "xaxis": numbered("step", (first, last)),

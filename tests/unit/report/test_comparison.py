@@ -18,6 +18,7 @@ from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.lines import HeldOutLine, HeldOutReport, PlayLine, StepLine, StepReport
 from spag_ray.results.matches import Game, Match, read_matches, write_matches
 from tests.support.kuhn_runs import make_kuhn_run, make_two_games_run
+from tests.support.report_runs import streamed
 
 WORDS = ("river", "cat", "lamp", "stone")
 
@@ -121,6 +122,22 @@ def test_two_runs_are_compared_on_the_words_that_both_played(two: tuple[Path, Pa
         f"score against imitated, spag-2 of {two[0]} minus spag-2 of {two[1]}, on the 3 scenarios that both played: "
         f"{mean:+.3f} [{low:+.3f}, {high:+.3f}]"
     )
+
+
+def test_a_player_is_not_compared_with_its_games_against_itself(two: tuple[Path, Path]) -> None:
+    """Those score one half, whoever it is."""
+    first, second = two
+    games = tuple(Game(word, Outcome.ATTACKER_WINS, 4) for word in WORDS)
+    longer = [Match("spag-3", "spag-2", games), Match("spag-2", "spag-3", games), Match("spag-3", "spag-3", games)]
+    write_matches(first / "matches.json", [*read_matches(first / "matches.json"), *longer])
+    assert paired(first, second) == paired(second, first) == []
+
+
+def test_of_a_stream_the_last_tenth_of_the_steps_counts(tmp_path: Path) -> None:
+    lines = [StepLine("spag-1", "policy", StepReport(step, entropy=float(step))).values() for step in range(1, 101)]
+    found = [streamed()[0], *({"kind": "step", "time": 1.0, **each} for each in lines)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in found))
+    assert figures_of(tmp_path)["entropy of the last stage"] == 95.5
 
 
 def test_names_are_what_runs_do_not_have_in_common() -> None:

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from spag_ray.errors import InputError
 from spag_ray.results.evaluations import read_evaluations
 from spag_ray.results.game_names import GameNames
-from spag_ray.results.lines import IterationLine
+from spag_ray.results.lines import CollapseLine, IterationLine, StepLine, StepReport
 from spag_ray.results.matches import read_matches
 from spag_ray.results.report.measurements import read_measurements
+from spag_ray.results.report.outcome_figures import title_of
 from spag_ray.results.report.pace_figures import pace_figures
 from spag_ray.results.report.packing import packed
 from spag_ray.results.report.step_figures import LEARNING, MISMATCH, step_figures
@@ -32,6 +33,58 @@ def test_numbers_without_an_end_are_damage(tmp_path: Path) -> None:
     path.write_text(f"[{{{row}}}]")
     with pytest.raises(InputError, match="no evaluations can be read from it"):
         read_evaluations(path)
+
+
+def test_after_a_resume_a_version_is_not_given_the_ages_of_the_whole_stream(tmp_path: Path) -> None:
+    """The sums are then those of the checkpoint, which no line has."""
+    resumed = {"time": 1.0, "kind": "resumed", "stage": "stream", "checkpoint": "c", "version": 2}
+
+    def line(version: int, lag_0: int, lag_2: int) -> dict[str, Any]:
+        return streamed()[0] | {"version": version, "lag_0": lag_0, "lag_1": 0, "lag_2": lag_2}
+
+    lines = [line(1, 4, 0), line(2, 4, 4), line(3, 4, 8), resumed, line(3, 4, 4), line(4, 4, 8)]
+    path = tmp_path / "metrics.jsonl"
+    write_metrics(path, lines)
+    rows = read_measurements(path, max_lag=2).lags.rows()
+    assert rows == [(1, 1, 0, 0), (2, 0, 0, 1), (3, 0, 0, 1), (4, 0, 0, 1)]
+    assert read_measurements(path, max_lag=-1).lags.rows() == [], "nobody knows what was too old"
+
+
+def test_an_alarm_is_of_its_game(tmp_path: Path) -> None:
+    line = CollapseLine("spag-2", "taboo: ties", True, 0.9, 0.1, 0.3, "spag-1", "warn", 0.0)
+    write_metrics(tmp_path / "metrics.jsonl", [{"time": 1.0, "kind": "collapse", **line.values()}])
+    measured = read_measurements(tmp_path / "metrics.jsonl")
+    assert measured.alarmed_in("taboo: ") == {"spag-2"} == measured.alarmed
+    assert measured.alarmed_in("kuhn: ") == set()
+
+
+def test_stages_of_two_policies_that_begin_at_other_steps_are_not_marked(tmp_path: Path) -> None:
+    def steps(policy: str, each: int) -> list[dict[str, Any]]:
+        return [
+            {"time": 1.0, "kind": "step"}
+            | StepLine(f"spag-{number}-{policy}", policy, StepReport(step, loss=0.5)).values()
+            for number in (1, 2)
+            for step in range(1, each + 1)
+        ]
+
+    path = tmp_path / "metrics.jsonl"
+    for of_defender, marks in ((3, False), (8, True)):
+        write_metrics(path, [*steps("attacker", 8), *steps("defender", of_defender)])
+        figure = step_figures(read_measurements(path), LEARNING, GameNames())[0]
+        assert bool(figure.layout.get("shapes")) is marks
+
+
+@pytest.mark.parametrize(
+    ("stages", "title"),
+    [
+        (["visit"], "Games"),
+        (["play"], "Games"),
+        (["spag-1"], "Games for training"),
+        (["expert", "spag-1"], "Games for training"),
+    ],
+)
+def test_games_that_nobody_trains_on_are_not_said_to_be_for_training(stages: list[str], title: str) -> None:
+    assert title_of(stages) == title
 
 
 anything = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3)

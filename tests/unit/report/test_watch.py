@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
 
-from cluster.monitor.frame import frame
+from cluster.monitor.frame import frame, headline
 from cluster.monitor.run_view import RunView
 from cluster.monitor.terminal import bar, plain, sparkline
 from cluster.monitor.watch import FolderSource, watch
@@ -131,6 +131,15 @@ def test_a_resumed_run_has_trained_on_no_more_than_before_and_its_pause_is_no_ti
     view = view_of(lines, config)
     assert view.learned() == (2, 6), "the third round was not trained on to its end"
     assert view.seconds_left(at) == 4 * 300
+
+
+def test_a_pause_is_no_time_of_the_run() -> None:
+    lines: list[dict[str, Any]] = [
+        {"time": at, "kind": "step", "stage": "spag-1", "policy": "policy", "step": 1 + int(at)} for at in (0.0, 600.0)
+    ]
+    lines.append({"time": 87_000.0, "kind": "resumed", "stage": "spag-1", "checkpoint": "spag-1", "version": 1})
+    lines.append({"time": 87_060.0, "kind": "step", "stage": "spag-1", "policy": "policy", "step": 700})
+    assert "11:00" in headline(view_of(lines), 87_060.0)
 
 
 def test_a_stream_of_two_policies_shows_staleness_both_learners_and_restarts() -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import runpy
+import sys
 import threading
 import time
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -251,3 +254,16 @@ def test_the_examples_have_hooks_and_give_finite_figures() -> None:
     assert figures["train/policy/loss"] == 0.5
     assert "train/policy/entropy" not in figures, "it was not said"
     assert shares == {"play/tied_game": 0.5, "play/attacker_wins": 0.5}
+
+
+def test_the_mlflow_example_logs_from_any_thread_into_the_run_that_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow's active run is one of a thread, and hooks are called in another."""
+    runs: list[str] = []
+    fake: Any = ModuleType("mlflow")
+    fake.set_experiment = lambda name: None
+    fake.start_run = lambda: SimpleNamespace(info=SimpleNamespace(run_id="started"))
+    fake.log_metrics = lambda figures, step, run_id=None: runs.append(str(run_id))
+    monkeypatch.setitem(sys.modules, "mlflow", fake)
+    example = runpy.run_path(str(Path(__file__).parents[3] / "docs" / "examples" / "callbacks.py"))
+    example["MLflow"]().on_step("spag-1", "policy", StepReport(1, loss=0.5))
+    assert runs == ["started"]

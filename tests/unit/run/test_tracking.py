@@ -9,15 +9,18 @@ import os
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from cluster.tracking import wandb
 from cluster.tracking.recorder import Recorder
 from cluster.tracking.wandb import check_tracking
 from spag_ray.config.loading import parse_config, to_yaml
@@ -249,6 +252,42 @@ def test_event_files_that_the_disk_does_not_take_are_left_and_the_run_goes_on(fo
     assert note.startswith("TensorBoard is off from now on: ")
     assert "No space left on device" in note
     assert len(records_of(folder, "step")) == 199
+
+
+class Fails:
+    """A tracker whose library raises what no contract names."""
+
+    def write(self, points: Any) -> None:
+        raise RuntimeError("its process has ended")
+
+    def close(self) -> None:
+        raise RuntimeError("its process has ended")
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_whatever_a_tracker_raises_the_run_goes_on(writes: bool, folder: Path) -> None:
+    notes: list[str] = []
+    metrics = Recorder(folder, note=notes.append)
+    metrics._drawers["Tracker"] = Fails()
+    if writes:
+        write_some(metrics, range(1, 3))
+    metrics.close()
+    (note,) = notes
+    assert note.startswith("Tracker is off from now on: its process has ended")
+    assert metrics._file.closed
+
+
+def test_wandb_that_does_not_end_is_waited_for_with_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wandb, "FINISH_WITHIN_S", 0.1)
+    never = threading.Event()
+    run = object.__new__(wandb.WandbRun)
+    run._run = SimpleNamespace(finish=never.wait)
+    with pytest.raises(ConnectionError, match=r"within 0\.1 s; upload it with `wandb sync`"):
+        run.close()
+    never.set()
+    run._run = SimpleNamespace(finish=lambda: 1 / 0)
+    with pytest.raises(ConnectionError, match="division by zero"):
+        run.close()
 
 
 def test_a_disk_without_room_for_metrics_ends_the_run_in_one_line(folder: Path) -> None:
