@@ -88,7 +88,7 @@ def whole_weights(model: Any, lora: LoraConfig | None) -> Weights:
         from learners.lora import merged_weights
 
         return merged_weights(model)
-    return {name: ([parameter], partial(_itself, parameter)) for name, parameter in model.named_parameters()}
+    return {name: ([parameter], partial(itself, parameter)) for name, parameter in model.named_parameters()}
 
 
 def _num_elements(parameter: nn.Parameter) -> int:
@@ -100,5 +100,5 @@ def _shape(parameter: nn.Parameter) -> tuple[int, ...]:
     return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
 
-def _itself(parameter: nn.Parameter) -> Tensor:
+def itself(parameter: nn.Parameter) -> Tensor:
     return parameter

@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from learners.export import itself
 from spag_ray.config.parts import LoraConfig
 from spag_ray.errors import ModelError
 
@@ -53,7 +54,7 @@ def merged_weights(model: Any) -> dict[str, tuple[list[nn.Parameter], Callable[[
         plain = name.removeprefix(_PREFIX).replace(".base_layer", "")
         layer: Any = layers.get(name)
         if layer is None:
-            weights[plain] = ([parameter], partial(_itself, parameter))
+            weights[plain] = ([parameter], partial(itself, parameter))
         else:
             parts = [parameter, layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight]
             weights[plain] = (parts, partial(_merged, layer))
@@ -63,7 +64,7 @@ def merged_weights(model: Any) -> dict[str, tuple[list[nn.Parameter], Callable[[
 def adapter_weights(model: Any) -> dict[str, tuple[list[nn.Parameter], Callable[[], Tensor]]]:
     """The adapters alone, under the names that peft's files have."""
     return {
-        name.replace(f".{ADAPTER}.", "."): ([parameter], partial(_itself, parameter))
+        name.replace(f".{ADAPTER}.", "."): ([parameter], partial(itself, parameter))
         for name, parameter in model.named_parameters()
         if ".lora_" in name
     }
@@ -89,10 +90,6 @@ def save_adapter(folder: str, weights: Mapping[str, Tensor], config: Mapping[str
     except SafetensorError as error:
         raise ModelError(str(error)) from error
     (path / "adapter_config.json").write_text(json.dumps(dict(config), indent=1) + "\n", encoding="utf-8")
-
-
-def _itself(parameter: nn.Parameter) -> Tensor:
-    return parameter
 
 
 def _merged(layer: Any) -> Tensor:

@@ -124,6 +124,10 @@ def _of_sync(name: str, unit: str, help: str, value: str) -> Metric:
     return _gauge(name, unit, help, "sync", value, _POLICY)
 
 
+def _held_out(name: str, unit: str, help: str, value: str) -> Metric:
+    return _gauge(name, unit, f"held-out games: {help}", "held_out", value, ("stage", "game"))
+
+
 def _of_games(name: str, unit: str, help: str, value: str, labels: tuple[str, ...] = ()) -> tuple[Metric, Metric]:
     """A figure of the games of a stage, and of those of a version of a stream."""
     return (
@@ -326,38 +330,17 @@ METRICS: tuple[Metric, ...] = (
     # tasks of lm-evaluation-harness
     _gauge("task_score", "", "newest stage's score in a task", "evaluation", "value", ("policy", "task", "metric")),
     # games on held-out words
-    _gauge(
-        "right_guess_ratio",
-        "ratio",
-        "held-out games: share of guesses that were right",
-        "held_out",
-        "right_share",
-        ("stage", "game"),
-    ),
-    _gauge(
+    _held_out("right_guess_ratio", "ratio", "share of guesses that were right", "right_share"),
+    _held_out(
         "trap_ratio",
         "ratio",
-        "held-out games: share of attacker wins in which the defender said the word without noticing",
-        "held_out",
+        "share of attacker wins in which the defender said the word without noticing",
         "trap_share",
-        ("stage", "game"),
     ),
-    _gauge(
-        "could_have_known_ratio",
-        "ratio",
-        "held-out games: the word's mean probability at the defender's last turn",
-        "held_out",
-        "could_have_known",
-        ("stage", "game"),
+    _held_out(
+        "could_have_known_ratio", "ratio", "the word's mean probability at the defender's last turn", "could_have_known"
     ),
-    _gauge(
-        "could_have_known_nats",
-        "nats",
-        "held-out games: mean logarithm of that probability",
-        "held_out",
-        "could_have_known_nats",
-        ("stage", "game"),
-    ),
+    _held_out("could_have_known_nats", "nats", "mean logarithm of that probability", "could_have_known_nats"),
     _gauge("elo", "", "how much better the newest stage is than the first, on Elo's scale", "elo", "elo", ("game",)),
     _gauge("elo_of_seat", "", "the same, in a seat", "elo", f"elo/{_SEAT}", ("game", "seat")),
     # solved games

@@ -1,25 +1,42 @@
-"""Kuhn poker (kuhn_rules.py) in words: the smallest game in which bluffing is right, and one whose optimum is known
-(Kuhn, 1950).
+"""Kuhn poker in words: the smallest game in which bluffing is right, and one whose optimum is known (Kuhn, 1950).
+
+Three cards, J < Q < K; each seat is dealt one, and pays 1 into the pot. An action is one word:
+
+    the first seat: check or bet       the second, after a check: check (showdown for 1) or bet
+    after a bet: call (showdown for 2) or fold (loses 1)
 
 >>> from spag_ray.game.game_tree import uniform
 >>> game = KuhnPoker()
 >>> game.messages(1, ["bet"], "JK")[-1]["content"].splitlines()[-2:]
 ['The other player: bet', 'You have the King: call or fold?']
+>>> game.rule(["bet", "fold"], "JK").payoffs
+(1.0, -1.0)
 >>> round(game.measure(uniform(game.decisions()))["nash_conv"] * 12, 9)
 11.0
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Mapping, Sequence
 
 from spag_ray.game.game_tree import Policy, TreeSolved, renormalised
-from spag_ray.game.protocol import Decision, History, Message, Ruling
-from spag_ray.games.kuhn_rules import CARDS, DEALS, HISTORIES, NAMES, legal_actions, ruling
+from spag_ray.game.protocol import Decision, History, Message, Ruling, breach, win
 
+CARDS = "JQK"
+NAMES = {"J": "Jack", "Q": "Queen", "K": "King"}
+DEALS = tuple(first + second for first, second in itertools.permutations(CARDS, 2))
+OPENING, ANSWER = ("check", "bet"), ("call", "fold")
+HISTORIES: tuple[tuple[str, ...], ...] = ((), ("check",), ("bet",), ("check", "bet"))  # before a decision
+FORFEIT = 2.0  # what an illegal reply loses: the most that can be lost by playing
 # Short, so that little of a prompt beyond its first block of 32 tokens is computed again (docs/appendix/tables.md).
 _RULES = "Kuhn poker, one chip each: the King beats the Queen, the Queen beats the Jack."
+
+
+def legal_actions(history: History) -> tuple[str, str]:
+    """The two actions after this history."""
+    return ANSWER if "bet" in history else OPENING
 
 
 class KuhnPoker(TreeSolved):
@@ -45,7 +62,20 @@ class KuhnPoker(TreeSolved):
         return messages
 
     def rule(self, history: History, scenario: str) -> Ruling | None:
-        return ruling(history, scenario)
+        seat = (len(history) - 1) % 2
+        *before, said = history
+        if said not in legal_actions(before):
+            payoffs = (-FORFEIT, FORFEIT) if seat == 0 else (FORFEIT, -FORFEIT)
+            return breach(seat, "illegal action", payoffs, reason=f"{' or '.join(legal_actions(before))} was expected")
+        if said == "bet" or (said == "check" and not before):
+            return None
+        if said == "fold":
+            winner, stake, end = 1 - seat, 1.0, "fold"
+        else:
+            winner, stake = int(CARDS.index(scenario[1]) > CARDS.index(scenario[0])), 1.0 + (said == "call")
+            end = "showdown after a call" if said == "call" else "showdown after checks"
+        payoffs = (stake, -stake) if winner == 0 else (-stake, stake)
+        return win(winner, end, payoffs, reason=f"{end}, {NAMES[scenario[0]]} against {NAMES[scenario[1]]}")
 
     def hidden(self, seat: int, scenario: str) -> Sequence[str]:
         return [_dealt(scenario[1 - seat])]

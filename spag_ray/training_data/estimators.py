@@ -77,13 +77,7 @@ def rloo(trajectories: Sequence[Trajectory]) -> Advantages:
 
 
 def grpo(trajectories: Sequence[Trajectory]) -> Advantages:
-    groups = _by(trajectories, lambda each: (each.scenario, each.seat))
-    scales = {group: _scale(paid) for group, paid in groups.items()}
-    advantages = []
-    for each in trajectories:
-        mean, deviation = scales[each.scenario, each.seat]
-        advantages.append((each.payoff - mean) / deviation)
-    return _whole(trajectories, advantages)
+    return _normalised(trajectories, lambda each: (each.scenario, each.seat), lambda each: 1)
 
 
 def reinforce_plus_plus(trajectories: Sequence[Trajectory]) -> Advantages:
@@ -98,15 +92,19 @@ def reinforce_plus_plus(trajectories: Sequence[Trajectory]) -> Advantages:
 
 
 def marshal(trajectories: Sequence[Trajectory]) -> Advantages:
-    turns: dict[int, list[float]] = defaultdict(list)
+    return _normalised(trajectories, lambda each: each.seat, lambda each: len(each.num_tokens))
+
+
+def _normalised(
+    trajectories: Sequence[Trajectory], key: Callable[[Trajectory], Hashable], count: Callable[[Trajectory], int]
+) -> Advantages:
+    """Payoffs above the mean of those with the same key, in standard deviations; each counts so often in both."""
+    groups: dict[Hashable, list[float]] = defaultdict(list)
     for each in trajectories:
-        turns[each.seat] += [each.payoff] * len(each.num_tokens)
-    scales = {seat: _scale(paid) for seat, paid in turns.items()}
-    advantages = []
-    for each in trajectories:
-        mean, deviation = scales[each.seat]
-        advantages.append((each.payoff - mean) / deviation)
-    return _whole(trajectories, advantages)
+        groups[key(each)] += [each.payoff] * count(each)
+    scales = {group: _scale(paid) for group, paid in groups.items()}
+    found = ((each.payoff, *scales[key(each)]) for each in trajectories)
+    return _whole(trajectories, [(payoff - mean) / deviation for payoff, mean, deviation in found])
 
 
 def _by(trajectories: Sequence[Trajectory], key: Callable[[Trajectory], Hashable]) -> dict[Hashable, list[float]]:

@@ -34,15 +34,11 @@ def imitation_samples(
     left out. Wrong guesses that ended no game (`max_guesses` above 1) are never imitated.
     """
     if learn_from == "winners":
-        usual = {"learn_from": "winners", "baseline": "none", "baseline_std": "none"}
-        usual |= {"trap_credit": "all", "guess_credit": "all"}
-        if objective.advantage != "spag":  # estimators are of self-play, and so is their `role_weights: none`
-            usual |= {"advantage": "spag", "role_weights": "balanced"}
-        plain = objective.model_copy(update={**usual, "drop_agreeing": False, "information_gain": 0.0})
+        # Estimators are of self-play, and so is their `role_weights: none`.
+        balance = objective.role_weights if objective.advantage == "spag" else "balanced"
+        plain = ObjectiveConfig(role_weights=balance, role_weight_cap=objective.role_weight_cap)
         # A breach has no winner, but a game may pay for it: it is no turn to imitate.
         episodes = [episode for episode in episodes if episode.verdict.outcome.winner is not None]
-        if claims and max_guesses == 1:
-            return game_samples(episodes, plain, sampled=False)
         weights = {game.episode_id: game.weight for game in game_samples(episodes, plain, sampled=False)}
     games = []
     for episode in episodes:

@@ -12,7 +12,7 @@ from cluster.planning.plan import make_plan
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import read_log
 from spag_ray.game.rules import Role
-from spag_ray.games.kuhn_rules import HISTORIES, legal_actions
+from spag_ray.games.kuhn import HISTORIES, legal_actions
 from spag_ray.games.taboo.decks import load_deck
 from spag_ray.results.matches import read_matches
 from tests.support.not_here import needs_games_of

@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from spag_ray.games.kuhn_rules import CARDS, DEALS, FORFEIT, HISTORIES, legal_actions, ruling
+from spag_ray.games.kuhn import CARDS, DEALS, FORFEIT, HISTORIES, KuhnPoker, legal_actions
 
 InformationSet: TypeAlias = tuple[str, tuple[str, ...]]  # own card, what was said
 Strategy: TypeAlias = Mapping[
@@ -74,7 +74,7 @@ def value(first: Strategy, second: Strategy) -> float:
 
 
 def _value(seats: Sequence[Strategy], deal: str, history: tuple[str, ...]) -> float:
-    if history and (found := ruling(history, deal)) is not None:
+    if history and (found := KuhnPoker().rule(history, deal)) is not None:
         assert found.payoffs is not None
         assert found.payoffs[0] is not None
         return found.payoffs[0]

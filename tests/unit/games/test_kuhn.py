@@ -11,8 +11,7 @@ from spag_ray.game.game_form import verdict_of
 from spag_ray.game.protocol import Game, Hides, Scripted, Solved
 from spag_ray.game.renderer import checked_messages
 from spag_ray.game.rules import Outcome
-from spag_ray.games.kuhn import KuhnPoker
-from spag_ray.games.kuhn_rules import CARDS, DEALS, HISTORIES, legal_actions, ruling
+from spag_ray.games.kuhn import CARDS, DEALS, HISTORIES, KuhnPoker, legal_actions
 
 GAME = KuhnPoker()
 # What the first seat gets with the higher card and with the lower one, by line of play.
@@ -62,7 +61,7 @@ def test_these_are_all_lines_of_play() -> None:
         assert line in HISTORIES
         for action in legal_actions(line):
             after = (*line, action)
-            (open_lines if ruling(after, "JQ") is None else found).append(after)
+            (open_lines if GAME.rule(after, "JQ") is None else found).append(after)
     assert sorted(found) == sorted(CHIPS)
 
 

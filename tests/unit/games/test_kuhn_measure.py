@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from spag_ray.game.game_tree import uniform as uniform_at
-from spag_ray.games.kuhn import KuhnPoker
-from spag_ray.games.kuhn_rules import CARDS, DEALS, HISTORIES, legal_actions, ruling
+from spag_ray.games.kuhn import CARDS, DEALS, HISTORIES, KuhnPoker, legal_actions
 from tests.support.kuhn_strategy import (
     INFORMATION_SETS,
     InformationSet,
@@ -151,7 +150,7 @@ def paid(first: Strategy, second: Strategy, deal: str) -> float:
         share = math.prod(
             strategies[index % 2][deal[index % 2], line[:index]][action] for index, action in enumerate(line)
         )
-        found = ruling(line, deal)
+        found = GAME.rule(line, deal)
         assert found is not None
         assert found.payoffs is not None
         total += share * (found.payoffs[0] or 0.0)
