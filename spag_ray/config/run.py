@@ -167,7 +167,7 @@ class RunConfig(Part):
             )
         if self.schedule == "stream" and self.self_play.last_learning_rate is not None:
             raise ValueError(
-                "self_play.last_learning_rate is for schedule: rounds; the learning rate of a stream falls to 0 anyway"
+                "self_play.last_learning_rate is for schedule: rounds; the learning rate of a stream falls by itself"
             )
         if self.schedule == "stream" and self.self_play.last_kl_coeff is not None:
             raise ValueError("self_play.last_kl_coeff is for schedule: rounds; leave it out")
