@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from spag_ray.errors import ModelError, reason_of
 
+PUBLISHED_MAX_TOKENS = 2048  # of a row with its answer
 THOUGHT = ("<think>", "</think>")  # the marks of models that think by their chat template
 
 
@@ -81,13 +82,15 @@ def chat_text(tokenizer: Tokenizer, contents: Sequence[str], remedy: str = "set 
         ) from error
 
 
-def published_ids(tokenizer: Tokenizer, prompt: str, reply: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def published_ids(
+    tokenizer: Tokenizer, prompt: str, reply: str, most: int = PUBLISHED_MAX_TOKENS
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """(prompt, reply) as the published method trains on them: BOS (where the tokenizer has one) and the prompt; the
-    reply, tokenised as a text of its own, without outer white space, and EOS."""
-    return (
-        (*begin_ids(tokenizer), *plain_ids(tokenizer, prompt)),
-        (*plain_ids(tokenizer, reply.strip()), end_ids(tokenizer)[0]),
-    )
+    reply, tokenised as a text of its own, without outer white space, and EOS. Cut from the left at `most` tokens of
+    both."""
+    asked = (*begin_ids(tokenizer), *plain_ids(tokenizer, prompt))
+    said = (*plain_ids(tokenizer, reply.strip()), end_ids(tokenizer)[0])
+    return asked[-max(most - len(said), 1) :], said[-(most - 1) :]
 
 
 def text_of(tokenizer: Tokenizer, token_ids: Sequence[int]) -> str:

@@ -19,7 +19,7 @@ from spag_ray.game.renderer import Renderer
 from spag_ray.games.taboo.decks import says_none_of
 from spag_ray.results.lines import SamplesLine
 from spag_ray.stages import EXPERT, IMITATED, Stage
-from spag_ray.tokens import Tokenizer
+from spag_ray.tokens import PUBLISHED_MAX_TOKENS, Tokenizer
 from spag_ray.training_data.game_samples import game_samples, num_dropped
 from spag_ray.training_data.imitation import imitation_samples
 from spag_ray.training_data.listened_turns import WhenToClaim, listened_turns, with_listening
@@ -196,7 +196,8 @@ class StageSamples:
         config = self.config
         if config.render == "exact":
             return played
-        return rerendered(played, load_varied(config.varied_prompts), self.tokenizer, config.seed)
+        most = min(PUBLISHED_MAX_TOKENS, config.learner.microbatch_tokens)
+        return rerendered(played, load_varied(config.varied_prompts), self.tokenizer, config.seed, most)
 
     def _listening(
         self,

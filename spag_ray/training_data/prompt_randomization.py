@@ -21,7 +21,7 @@ from spag_ray.errors import ConfigError
 from spag_ray.game.rules import Role
 from spag_ray.game.turn import Turn
 from spag_ray.games.taboo.prompt_file import filled, read_prompts
-from spag_ray.tokens import Tokenizer, published_ids
+from spag_ray.tokens import PUBLISHED_MAX_TOKENS, Tokenizer, published_ids
 
 Piece = Literal["{rules}", "{dialogue}", "{task}"]
 
@@ -74,10 +74,17 @@ def load_varied(name: str) -> VariedPrompts:
     return prompts
 
 
-def rerendered(episodes: Sequence[Episode], prompts: VariedPrompts, tokenizer: Tokenizer, seed: int) -> list[Episode]:
+def rerendered(
+    episodes: Sequence[Episode],
+    prompts: VariedPrompts,
+    tokenizer: Tokenizer,
+    seed: int,
+    most: int = PUBLISHED_MAX_TOKENS,
+) -> list[Episode]:
     """The same games with a new prompt drawn for every turn, as a function of the seed, the episode and the turn.
 
-    Tokenised as published (`published_ids`). Log-probabilities are 0, because the turns were not sampled this way.
+    Tokenised as published (`published_ids`), and cut at `most` tokens. Log-probabilities are 0, because the turns were
+    not sampled this way.
     """
 
     def again(episode: Episode, index: int, turn: Turn) -> Turn:
@@ -86,7 +93,7 @@ def rerendered(episodes: Sequence[Episode], prompts: VariedPrompts, tokenizer: T
         rng = random.Random(f"{seed}/{episode.episode_id}/{index}")
         said = [(earlier.role, earlier.text) for earlier in episode.turns[:index]]
         text = prompts.draw(rng, said, turn.role, episode.scenario, episode.max_turns)
-        prompt, reply = published_ids(tokenizer, text, turn.text)
+        prompt, reply = published_ids(tokenizer, text, turn.text, most)
         return replace(turn, prompt_ids=prompt, token_ids=reply, logprobs=(0.0,) * len(reply), forced=None)
 
     return [

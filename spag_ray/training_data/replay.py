@@ -15,8 +15,6 @@ from spag_ray.games.taboo.referee.judge import judge
 from spag_ray.tokens import Tokenizer, published_ids
 from spag_ray.training_data.samples import GameSample, Sample
 
-PUBLISHED_MAX_TOKENS = 2048
-
 
 def episode_from_game(
     game: Mapping[str, Any], number: int, stage: str, renderer: Renderer, rules: str, max_guesses: int = 1
@@ -74,12 +72,10 @@ def sft_games(rows: Sequence[Sample]) -> list[GameSample]:
 
 def published_samples(rows: Sequence[Mapping[str, Any]], tokenizer: Tokenizer) -> tuple[list[GameSample], list[Sample]]:
     """Training rows of the published format -> (game samples of one turn each, SFT samples), tokenised as published
-    (`published_ids`) and cut from the left at 2048 tokens."""
+    (`published_ids`)."""
     games, sft = [], []
     for index, row in enumerate(rows):
         prompt, target = published_ids(tokenizer, row["query"], row["target"])
-        prompt = prompt[-max(PUBLISHED_MAX_TOKENS - len(target), 1) :]
-        target = target[-(PUBLISHED_MAX_TOKENS - 1) :]
         if row.get("type") == "sft":
             sft.append(Sample(prompt, target, 1.0))
             continue

@@ -64,6 +64,16 @@ def test_turns_are_rendered_anew_from_their_text_and_the_same_again_for_the_same
     assert one.history == EPISODE.history
 
 
+def test_what_no_micro_batch_holds_is_cut_from_the_left() -> None:
+    prompts = load_varied("varied")
+    [whole], [cut] = (rerendered([EPISODE], prompts, Letters(), 0, *most) for most in ((), (60,)))  # type: ignore[arg-type]
+    assert max(len(turn.prompt_ids) + len(turn.token_ids) for turn in whole.turns) > 60
+    for turn, before in zip(cut.turns, whole.turns, strict=True):
+        assert len(turn.prompt_ids) + len(turn.token_ids) <= 60
+        assert turn.token_ids == before.token_ids
+        assert before.prompt_ids[-len(turn.prompt_ids) :] == turn.prompt_ids
+
+
 def test_only_the_attacker_is_told_the_word_under_every_prompt() -> None:
     prompts = load_varied("varied")
     for seed in range(200):
