@@ -26,6 +26,7 @@ from typing import Any
 from benchmarks.hearing import Gain, interval, mean_of, of_run
 from benchmarks.seed_runs import arguments, called, records_in, seconds_of, train
 from spag_ray.config.loading import load_config
+from spag_ray.episodes.log import read_log
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.matches import Match, read_matches
 from spag_ray.stages import Stage
@@ -70,6 +71,7 @@ def run_seed(out: Path, seed: int, overrides: Sequence[str]) -> None:
     record = {
         "seed": seed,
         "seconds": seconds_of(run),
+        "rounds": {number: played(run, number) for number in range(1, config.self_play.rounds + 1)},
         "matches": [each.as_json() for each in read_matches(matches)],
         "heard": of_run(run, last, NUM_DIALOGUES),
     }
@@ -89,6 +91,7 @@ def tables(records: Sequence[dict[str, Any]]) -> list[str]:
         if measured := heard(records, name):
             value, low, high = estimate(measured).values()
             lines.append(f"| `{name}` | {value:.2f} [{low:.2f}, {high:.2f}] | {len(measured)} |")
+    lines += by_round(records)
     found = headline(records)
     for seat in ("attacker", "defender"):
         value, low, high = (100 * each for each in found[f"right_guesses_as_{seat}"].values())
@@ -96,6 +99,37 @@ def tables(records: Sequence[dict[str, Any]]) -> list[str]:
         lines[-1] += f"{value:+.0f} points [{low:+.0f}, {high:+.0f}]."
     minutes = ", ".join(f"{each['seconds'] / 60:.0f}" for each in records)
     return [*lines, "", f"Training took {minutes} minutes."]
+
+
+def played(run: Path, number: int) -> list[tuple[str, str, float | None, float | None]]:
+    """(word, outcome, log p(word) of the listener after the first hint, after the last one) of a round's games, which
+    the models of the round before have played."""
+    found: list[tuple[str, str, float | None, float | None]] = []
+    for episode in read_log(run / "episodes" / f"{Stage.of_round(number)}.log"):
+        # Before the first hint, and after each one that the defender has read.
+        heard = [turn.listener_logprob for turn in episode.turns if turn.listener_logprob is not None][1:]
+        ends = (heard[0], heard[-1]) if heard else (None, None)
+        found.append((episode.scenario, str(episode.verdict.outcome), *ends))
+    return found
+
+
+def by_round(records: Sequence[dict[str, Any]]) -> list[str]:
+    """Markdown: the games of self-play, each round on other words; all seeds together."""
+    lines = ["", "| round | right guesses | log p(word) after the first hint | after the last |", "|---|---|---|---|"]
+    for number in records[0]["rounds"]:
+        games = [
+            (f"{record['seed']}/{word}", outcome, *heard)
+            for record in records
+            for word, outcome, *heard in record["rounds"].get(number, [])
+        ]
+        right = percent([Gain(word, float(outcome == Outcome.DEFENDER_WINS)) for word, outcome, *_ in games])
+        cells = []
+        for place in (2, 3):
+            known = [Gain(game[0], value) for game in games if (value := game[place]) is not None]
+            value, low, high = estimate(known).values()
+            cells.append(f"{value:.2f} [{low:.2f}, {high:.2f}]")
+        lines.append(f"| {number} | {right} | {' | '.join(cells)} |")
+    return lines
 
 
 def headline(records: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,11 @@ import pytest
 
 from benchmarks import taught
 from benchmarks.hearing import Gain
+from spag_ray.episodes.episode import Episode
+from spag_ray.episodes.log import EpisodeLog
+from spag_ray.episodes.wire import encode
 from spag_ray.game.rules import Outcome
+from tests.support.episodes import game
 
 WORDS = ("river", "piano", "lamp", "tiger")
 
@@ -29,7 +34,11 @@ def record(seed: int, num_right: int) -> dict[str, Any]:
         "first_choice_own_hints": [[word, float(word == "river"), True] for word in WORDS],
         "p_where_it_claims": [],
     }
-    return {"seed": seed, "seconds": 120.0, "matches": matches, "heard": heard}
+    rounds = {
+        "1": [[word, str(Outcome.TIED), -4.0, None if word == "river" else -3.0] for word in WORDS],
+        "2": [[word, str(Outcome.DEFENDER_WINS), -3.0, -1.0] for word in WORDS],
+    }
+    return {"seed": seed, "seconds": 120.0, "rounds": rounds, "matches": matches, "heard": heard}
 
 
 def test_seeds_are_pooled_and_a_headline_is_written(
@@ -47,6 +56,8 @@ def test_seeds_are_pooled_and_a_headline_is_written(
     assert rows["taught", "taught"][3].startswith("75 % [")
     assert rows["taught", "imitated"][3] == "0 % [0, 0]"
     assert rows["taught", "imitated"][5] == "100 % [100, 100]", "ties"
+    assert "| 1 | 0 % [0, 0] | -4.00 [-4.00, -4.00] | -3.00 [-3.00, -3.00] |" in told
+    assert "| 2 | 100 % [100, 100] | -3.00 [-3.00, -3.00] | -1.00 [-1.00, -1.00] |" in told
     found = json.loads((tmp_path / "headline.json").read_text())
     assert found["right_guesses_last"]["value"] == 0.75
     assert found["right_guesses_last"]["low"] < 0.75 < found["right_guesses_last"]["high"]
@@ -78,6 +89,7 @@ def test_a_seed_is_trained_played_and_measured(tmp_path: Path, monkeypatch: pyte
         asked.append(list(command))
         Path(command[command.index("--out") + 1]).write_text(json.dumps(record(7, 2)["matches"]))
 
+    monkeypatch.setattr(taught, "played", lambda run, number: [["river", "tied game", -2.0, float(-number)]])
     monkeypatch.setattr(taught, "train", train)
     monkeypatch.setattr(taught, "called", play)
     monkeypatch.setattr(taught, "of_run", lambda run, stage, count: {stage: [Gain("river", float(count))]})
@@ -88,10 +100,46 @@ def test_a_seed_is_trained_played_and_measured(tmp_path: Path, monkeypatch: pyte
     kept = json.loads((tmp_path / "7.json").read_text())
     assert kept["heard"] == {"spag-3": [["river", 120.0, True]]}
     assert kept["matches"] == record(7, 2)["matches"]
+    assert [games[0][3] for games in kept["rounds"].values()] == [-1.0, -2.0, -3.0]
     rounds.append("5")
     taught.run_seed(tmp_path, 7, [])
     files = [call[call.index("--out") + 1] for call in asked if "--out" in call]
     assert len(set(files)) == 2, "the matches of the third round are not those of the fifth"
+
+
+def test_both_models_of_a_run_of_two_policies_are_a_player(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def train(config: str, folder: Path, overrides: Sequence[str]) -> None:
+        folder.mkdir()
+        (folder / "config.yaml").write_text("model: m\npolicies: separate\nself_play: {rounds: 2}\n")
+        (folder / "metrics.jsonl").write_text("")
+
+    def play(command: Sequence[str]) -> None:
+        asked.extend(command)
+        Path(command[command.index("--out") + 1]).write_text("[]")
+
+    monkeypatch.setattr(taught, "train", train)
+    monkeypatch.setattr(taught, "called", play)
+    monkeypatch.setattr(taught, "played", lambda run, number: [])
+    monkeypatch.setattr(taught, "of_run", lambda run, stage, count: {})
+    taught.run_seed(tmp_path, 7, [])
+    models = tmp_path / "seed-7" / "models"
+    assert f"taught={models / 'spag-2-attacker'},{models / 'spag-2-defender'}" in asked
+    assert f"imitated={models / 'imitated-attacker'},{models / 'imitated-defender'}" in asked
+
+
+def test_the_games_of_a_round_are_read_with_what_the_listener_knew(tmp_path: Path) -> None:
+    def of(*known: float | None) -> Episode:
+        played = game(0, Outcome.TIED, num_turns=len(known))
+        turns = [replace(turn, listener_logprob=each) for turn, each in zip(played.turns, known, strict=True)]
+        return replace(played, turns=tuple(turns), scenario="river")
+
+    log = EpisodeLog(tmp_path / "episodes" / "spag-2.log")
+    for episode in (of(-9.0, -5.0, None, -2.0), of(-9.0)):
+        log.append(encode(episode))
+    log.close()
+    assert taught.played(tmp_path, 2) == [("river", "tied game", -5.0, -2.0), ("river", "tied game", None, None)]
 
 
 def test_without_a_record_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
