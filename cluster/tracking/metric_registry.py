@@ -132,7 +132,7 @@ def _of_games(name: str, unit: str, help: str, value: str, labels: tuple[str, ..
     """A figure of the games of a stage, and of those of a version of a stream."""
     return (
         _gauge(f"play_{name}", unit, help, "play", value, ("phase", "game", *labels)),
-        _gauge(f"stream_{name}", unit, f"the same, of a stream's newest version: {help}", "stream", value, labels),
+        _gauge(f"stream_{name}", unit, "the same, of a stream's newest version", "stream", value, labels),
     )
 
 
