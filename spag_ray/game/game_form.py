@@ -86,8 +86,8 @@ def _guessing_fault(game: Guessing) -> str | None:
         return f"guesser is {guesser!r:.60}; it is the number of the seat that guesses, 0 or 1"
     if not isinstance(claim, str) or claim.count("{word}") != 1:
         return f"claim is {claim!r:.60}; it needs one {{word}}, where the fact is named"
-    if not isinstance(begins, str) or begins not in claim.partition("{word}")[0]:
-        return f"claims_from is {begins!r:.60}; it stands in the claim, before {{word}}"
+    if not isinstance(begins, str):
+        return f"claims_from is {begins!r:.60}; it is the words after which a reply counts as a claim"
     return None if callable(game.fact) else f"fact is {game.fact!r:.60}; it has to be a method"
 
 

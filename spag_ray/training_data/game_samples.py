@@ -103,15 +103,15 @@ def _of_shares(
     """`advantage: spag`."""
     played = _played(episodes, payoffs, learning) if objective.drop_agreeing else []
     left_out = {(each.place, each.role): each.turns for each in compress(played, _agree(played))}
-    compared = [
-        (episode, {role: None if (place, role) in left_out else value for role, value in own.items()})
+    compared = {
+        place: {role: None if (place, role) in left_out else value for role, value in own.items()}
         for place, episode in enumerate(episodes)
         if (own := compared_results(episode, objective, payoffs, learning)) is not None
-    ]
+    }
     means = MeanPayoffs(by_scenario=objective.baseline == "scenario")
     if objective.baseline in ("mean", "scenario"):
-        for episode, result in compared:
-            means.add(episode.scenario, result)
+        for place, result in compared.items():
+            means.add(episodes[place].scenario, result)
     moving = None if baselines is None else dict(baselines.values)
 
     def expected(episode: Episode) -> Mapping[Role, float]:
@@ -119,30 +119,25 @@ def _of_shares(
 
     divisors = UNDIVIDED
     if objective.baseline_std == "batch":
-        divisors = deviations((result, expected(episode)) for episode, result in compared)
+        divisors = deviations((result, expected(episodes[place])) for place, result in compared.items())
     found = [advantages(episode, objective, payoffs, expected(episode), divisors) for episode in episodes]
     for (place, _), turns in left_out.items():
         for index in turns:
             found[place].pop(index, None)
     # A game outside, which only information gain may train, won nothing that roles are balanced by.
-    has_result = {episode.episode_id for episode, _ in compared}
     counted = [
-        episode
-        for episode, own in zip(episodes, found, strict=True)
-        if episode.episode_id in has_result and any(_is_of(episode.turns[index], learning) for index in own)
+        place for place in compared if any(_is_of(episodes[place].turns[index], learning) for index in found[place])
     ]
-    winners = [episode.verdict.outcome.winner for episode in counted]
+    winners = [episodes[place].verdict.outcome.winner for place in counted]
     weights = dict.fromkeys(Role, 1.0)
     if objective.role_weights == "balanced":
         wins, cap = (winners.count(Role.ATTACKER), winners.count(Role.DEFENDER)), objective.role_weight_cap
-        is_new = [episode.number not in repeated for episode in counted]
+        is_new = [episodes[place].number not in repeated for place in counted]
         weights = role_weights(*wins, cap=cap) if window is None else window.weights(winners, cap, is_new)
-    weight_of = {
-        episode.episode_id: weights[winner] for episode, winner in zip(counted, winners, strict=True) if winner
-    }
+    weight_of = {place: weights[winner] for place, winner in zip(counted, winners, strict=True) if winner}
     if baselines is not None:
-        baselines.update([result for episode, result in compared if episode.number not in repeated])
-    return [(weight_of.get(episode.episode_id, 1.0), own) for episode, own in zip(episodes, found, strict=True)]
+        baselines.update([own for place, own in compared.items() if episodes[place].number not in repeated])
+    return [(weight_of.get(place, 1.0), own) for place, own in enumerate(found)]
 
 
 def _is_of(turn: Turn, learning: Container[str] | None) -> bool:

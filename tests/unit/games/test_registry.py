@@ -244,7 +244,7 @@ CLAIMS = {"guesser": 1, "claim": "I bet on {word}.", "claims_from": "I bet on", 
             CLAIMS | {"claim": "{word} or {word}"},
             "claim is '{word} or {word}'; it needs one {word}, where the fact is named",
         ),
-        (CLAIMS | {"claims_from": "see"}, "claims_from is 'see'; it stands in the claim, before {word}"),
+        (CLAIMS | {"claims_from": 7}, "claims_from is 7; it is the words after which a reply counts as a claim"),
         (CLAIMS | {"fact": "red"}, "fact is 'red'; it has to be a method"),
         (
             {"thought_marks": ("<", "")},
