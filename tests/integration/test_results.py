@@ -52,10 +52,10 @@ def test_the_tables_of_leduc_poker_are_those_that_their_records_give() -> None:
 
 
 def test_the_table_of_taught_hints_and_its_headline_are_those_that_their_record_gives(tmp_path: Path) -> None:
-    shutil.copy(ROOT / "docs" / "proof-taught" / "0.json", tmp_path)
+    shutil.copy(ROOT / "docs" / "proof-taught" / "2.json", tmp_path)
     command = [sys.executable, "-m", "benchmarks.taught", "tables", "--out", str(tmp_path)]
     printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
-    assert "| taught | taught | 160 |" in printed
+    assert "| taught | taught | 240 |" in printed
     assert printed in TABLES.read_text(encoding="utf-8"), printed
     assert (tmp_path / "headline.json").read_text() == (ROOT / "docs" / "proof-taught" / "headline.json").read_text()
 
