@@ -19,6 +19,7 @@ bring it about.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,7 @@ def played(run: Path, number: int) -> list[tuple[str, str, float | None, float |
 def by_round(records: Sequence[dict[str, Any]]) -> list[str]:
     """Markdown: the games of self-play, each round on other words; all seeds together."""
     lines = ["", "| round | right guesses | log p(word) after the first hint | after the last |", "|---|---|---|---|"]
-    for number in records[0]["rounds"]:
+    for number in dict.fromkeys(number for record in records for number in record["rounds"]):
         games = [
             (f"{record['seed']}/{word}", outcome, *heard)
             for record in records
@@ -126,8 +127,8 @@ def by_round(records: Sequence[dict[str, Any]]) -> list[str]:
         cells = []
         for place in (2, 3):
             known = [Gain(game[0], value) for game in games if (value := game[place]) is not None]
-            value, low, high = estimate(known).values()
-            cells.append(f"{value:.2f} [{low:.2f}, {high:.2f}]")
+            value, low, high = estimate(known).values() if known else [math.nan] * 3  # without a listener
+            cells.append(f"{value:.2f} [{low:.2f}, {high:.2f}]" if known else "")
         lines.append(f"| {number} | {right} | {' | '.join(cells)} |")
     return lines
 

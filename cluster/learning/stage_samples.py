@@ -184,10 +184,9 @@ class StageSamples:
         games = sorted(chain.from_iterable(found.values()), key=lambda game: order[game.episode_id])
         if not games and not may_be_empty():
             raise nothing_to_learn(what, len(episodes))
-        won = {episode.episode_id: episode.verdict.outcome.winner for episode in episodes}
         for name, of_game in found.items():  # a breach has weight 1, whatever its seat's wins have
             trained = [game for game in of_game if game.turns]  # one that only listens has no weight of a role
-            weights = {str(role): game.weight for game in trained if (role := won[game.episode_id]) is not None}
+            weights = {str(game.role): game.weight for game in trained if game.role is not None}
             self.recorder.record(SamplesLine(what, name, len(trained), weights))
         return games
 

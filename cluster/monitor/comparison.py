@@ -117,6 +117,7 @@ def _of_steps(steps: Sequence[StepLine], is_stream: bool) -> dict[str, float]:
     for policy, of_policy in newest.items():
         last = list(of_policy.values())
         if is_stream:  # its steps have the names of rounds, which nothing separates
+            last = [line for line in last if Stage.parse(line.stage).phase == "self_play"] or last
             last = last[-max(1, len(last) // 10) :]
         else:
             last = [line for line in last if line.stage == last[-1].stage]

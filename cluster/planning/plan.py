@@ -117,9 +117,10 @@ def version_bytes(config: RunConfig, size: ModelSize) -> int:
 
 def make_schedule(config: RunConfig) -> Schedule:
     self_play, imitation = config.self_play, config.imitation
-    scripted = imitation.enabled and imitation.source == "scripted" and imitation.sft_file is None
+    scripted = imitation.enabled and imitation.source == "scripted"
     imitation_games = imitation.games if scripted else (None if imitation.enabled else 0)
-    imitation_steps = None if imitation_games is None else -(-imitation_games // imitation.batch_games)
+    has_rows = imitation.enabled and imitation.sft_file is not None
+    imitation_steps = None if imitation_games is None or has_rows else -(-imitation_games // imitation.batch_games)
     games = self_play.rounds * self_play.games_per_round
     most = self_play.games_per_round + self_play.refill_agreeing * config.words.games_per_word
     versions, steps = self_play.rounds, self_play.rounds * -(-most // self_play.batch_games)

@@ -62,7 +62,7 @@ class Entrant:
         if not PLAYER_NAME.fullmatch(name):
             raise ConfigError(f"--player {text}: games are kept in files of the players' names: letters, digits, . _ -")
         attacker, comma, defender = (part.strip() for part in model.partition(","))
-        if comma:
+        if comma and not Path(model).exists():
             if not (attacker and defender) or "," in defender:
                 raise ConfigError(f"--player {text}: one model, or an attacker's and a defender's, as MODEL,MODEL")
             return replace(cls.parse(f"{name}={attacker}"), defender=cls.parse(f"{name}={defender}"))
@@ -76,8 +76,8 @@ class Entrant:
 
 
 def entrants_of_run(folder: Path, base: str) -> list[Entrant]:
-    """The base model and every stage's model, or its two models, the oldest first. Raises ConfigError if there are
-    none."""
+    """The base model and every stage's model, or its two models, the oldest first; not a stage of which one of the two
+    is missing. Raises ConfigError if there are none."""
     found = sorted(saved_models(folder), key=lambda path: order_of(path.name))
     if not found:
         raise ConfigError(f"{folder}: no stage's model in its models/ that could play; is it a run folder?")
@@ -85,7 +85,8 @@ def entrants_of_run(folder: Path, base: str) -> list[Entrant]:
     for path in found:
         name = str(Stage.parse(path.name).of_all_policies)
         models.setdefault(name, []).append(Entrant(name, str(path.resolve())))
-    stages = [replace(its[0], defender=its[1]) if its[1:] else its[0] for its in models.values()]
+    whole = [its for its in models.values() if its[1:] or Path(its[0].folder or "").name == its[0].name]
+    stages = [replace(its[0], defender=its[1]) if its[1:] else its[0] for its in whole]
     return [Entrant(str(BASE), resolve_model(base)), *stages]
 
 

@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from cluster.runtime.output_files import label_of
 from spag_ray.config.files import shown_config
 from spag_ray.config.parts import TrackingConfig, WandbConfig
@@ -98,6 +100,7 @@ class WandbRun:
         ending.start()
         ending.join(FINISH_WITHIN_S)
         if ending.is_alive():
+            _end_service()
             raise ConnectionError(f"not all was written within {FINISH_WITHIN_S:g} s; upload it with `wandb sync`")
         if failed:
             raise ConnectionError(" ".join(str(failed[0]).split())) from failed[0]
@@ -108,6 +111,14 @@ class WandbRun:
             yield
         except self._error as error:
             raise ConnectionError(" ".join(str(error).split())) from error
+
+
+def _end_service() -> None:
+    """Kill wandb's process of this one: wandb would wait for it when this process exits, without a bound."""
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if child.name().startswith("wandb-core"):
+                child.kill()
 
 
 def _id(folder: Path) -> str:

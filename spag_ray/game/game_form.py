@@ -76,12 +76,18 @@ def _optional_fault(game: Any) -> str | None:
     is_pair = isinstance(marks, tuple | list) and len(marks) == 2
     if marks is not None and not (is_pair and all(isinstance(mark, str) and mark for mark in marks)):
         return f"thought_marks is {marks!r:.60}; give what begins a thought and what ends it, or None"
-    return _guessing_fault(game) if isinstance(game, Guessing) else None
+    return _guessing_fault(game)
 
 
-def _guessing_fault(game: Guessing) -> str | None:
-    """What is wrong with a game's claims of its hidden fact: engines score them after the first evaluated games."""
-    guesser, claim, begins = game.guesser, game.claim, game.claims_from
+def _guessing_fault(game: Any) -> str | None:
+    """What is wrong with a game's claims of its hidden fact, if it has one: engines score them after the first
+    evaluated games."""
+    try:
+        if not isinstance(game, Guessing):
+            return None
+        guesser, claim, begins = game.guesser, game.claim, game.claims_from
+    except Exception as error:
+        return f"its claim cannot be read ({type(error).__name__}: {error})"
     if guesser not in (0, 1):
         return f"guesser is {guesser!r:.60}; it is the number of the seat that guesses, 0 or 1"
     if not isinstance(claim, str) or claim.count("{word}") != 1:

@@ -85,11 +85,11 @@ def without_thought(marks: tuple[str, str] | None, reply: str, is_ended: bool = 
     >>> [without_thought(marks, reply) for reply in ("(river?) (sea?) Is it wet?", "Is it wet (or dry)?", "(river")]
     ['Is it wet?', 'Is it wet (or dry)?', '']
     """
-    if marks is None or not reply.startswith(marks[0]):
-        return reply
-    rest = reply[len(marks[0]) :]
-    said = (rest.rpartition(marks[1]) if is_ended and marks[1] in rest else rest.partition(marks[1]))[2].strip()
-    return without_thought(marks, said)
+    while marks is not None and reply.startswith(marks[0]):
+        rest = reply[len(marks[0]) :]
+        reply = (rest.rpartition(marks[1]) if is_ended and marks[1] in rest else rest.partition(marks[1]))[2].strip()
+        is_ended = False
+    return reply
 
 
 def after_thought(reply: str, is_open: bool = False) -> str:

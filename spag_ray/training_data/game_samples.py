@@ -66,19 +66,18 @@ def game_samples(
     else:
         learned = _estimated(episodes, objective, payoffs, baselines, learning, repeated)
     if objective.information_gain:
-        for (_, own), added in zip(learned, gain_advantages(episodes, objective, learning), strict=True):
+        for (*_, own), added in zip(learned, gain_advantages(episodes, objective, learning), strict=True):
             for index, value in added.items():
                 own[index] = own.get(index, 0.0) + value
     games = []
-    for episode, (weight, own) in zip(episodes, learned, strict=True):
-        outcome = episode.verdict.outcome
+    for episode, (role, weight, own) in zip(episodes, learned, strict=True):
         turns = tuple(
             _sample(turn, own[index], sampled)
             for index in sorted(own)
             if (turn := episode.turns[index]).token_ids and _is_of(turn, learning)
         )
         if turns:
-            games.append(GameSample(episode.episode_id, outcome.winner, weight, turns))
+            games.append(GameSample(episode.episode_id, role, weight, turns))
     return games
 
 
@@ -87,8 +86,8 @@ def _sample(turn: Turn, advantage: float, sampled: bool) -> Sample:
     return Sample(turn.prompt_ids, turn.token_ids, advantage, logprobs, role=turn.role, forced=turn.forced)
 
 
-# (a game's weight, {index of a turn: its advantage}) of each game
-_Learned: TypeAlias = list[tuple[float, dict[int, float]]]
+# (the role whose weight a game has, that weight, {index of a turn: its advantage}) of each game
+_Learned: TypeAlias = list[tuple[Role | None, float, dict[int, float]]]
 
 
 def _of_shares(
@@ -134,10 +133,14 @@ def _of_shares(
         wins, cap = (winners.count(Role.ATTACKER), winners.count(Role.DEFENDER)), objective.role_weight_cap
         is_new = [episodes[place].number not in repeated for place in counted]
         weights = role_weights(*wins, cap=cap) if window is None else window.weights(winners, cap, is_new)
-    weight_of = {place: weights[winner] for place, winner in zip(counted, winners, strict=True) if winner}
+    role_of = dict(zip(counted, winners, strict=True))
     if baselines is not None:
         baselines.update([own for place, own in compared.items() if episodes[place].number not in repeated])
-    return [(weight_of.get(place, 1.0), own) for place, own in enumerate(found)]
+    return [
+        (role, 1.0 if role is None else weights[role], own)
+        for place, own in enumerate(found)
+        for role in (role_of.get(place),)
+    ]
 
 
 def _is_of(turn: Turn, learning: Container[str] | None) -> bool:
@@ -191,9 +194,9 @@ def _estimated(
     is_new = [episodes[each.place].number not in repeated for each in played]
     estimator = estimator_of(objective, baselines, is_new)
     found = applied(estimator, objective.advantage, [each.trajectory for each in played])
-    learned: _Learned = [(1.0, {}) for _ in episodes]
+    learned: _Learned = [(episode.verdict.outcome.winner, 1.0, {}) for episode in episodes]
     for each, values in zip(played, found, strict=True):
-        learned[each.place][1].update(zip(each.turns, values, strict=True))
+        learned[each.place][-1].update(zip(each.turns, values, strict=True))
     return learned
 
 

@@ -63,7 +63,7 @@ def _figure(measured: Measurements, curve: Curve, game: GameNames) -> Figure | N
     first, last = min(trace["x"][0] for trace in data), max(trace["x"][-1] for trace in data)
     first_begins, *others = measured.stage_begins.values()
     # Two policies may take different numbers of steps in a stage: a mark could stand at the place of one alone.
-    all_begins = first_begins.items() if all(each == first_begins for each in others) else ()
+    all_begins = [each for each in first_begins.items() if all(each in other.items() for other in others)]
     begins = {stage: number for stage, number in all_begins if Stage.parse(stage).phase in curve.phases}
     layout = {
         "xaxis": numbered("step", (first, last)),

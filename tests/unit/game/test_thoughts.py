@@ -65,6 +65,7 @@ def test_nobody_reads_a_thought_again(style: str) -> None:
         ("Is it [wet]?", "Is it [wet]?"),
         ("[ river ] [ lake ] Is it?", "Is it?"),
         ("[ river ] [ lake", ""),
+        ("[ a ]" * 1200 + " Is it?", "Is it?"),
         ("[ river, a long thought", ""),
         ("[ river ]", ""),
     ],

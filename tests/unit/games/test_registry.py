@@ -245,6 +245,10 @@ CLAIMS = {"guesser": 1, "claim": "I bet on {word}.", "claims_from": "I bet on", 
             "claim is '{word} or {word}'; it needs one {word}, where the fact is named",
         ),
         (CLAIMS | {"claims_from": 7}, "claims_from is 7; it is the words after which a reply counts as a claim"),
+        (
+            CLAIMS | {"claim": property(lambda self: 1 / 0)},
+            "its claim cannot be read (ZeroDivisionError: division by zero)",
+        ),
         (CLAIMS | {"fact": "red"}, "fact is 'red'; it has to be a method"),
         (
             {"thought_marks": ("<", "")},

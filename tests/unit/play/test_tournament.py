@@ -90,7 +90,7 @@ def test_a_run_folder_gives_its_stages_in_order(tmp_path: Path, tiny_model: Path
 
 
 def test_a_run_of_two_policies_gives_players_of_two_models(tmp_path: Path, tiny_model: Path) -> None:
-    for stage in ("imitated-defender", "imitated-attacker", "spag-1-attacker", "spag-1-defender"):
+    for stage in ("imitated-defender", "imitated-attacker", "spag-1-attacker", "spag-1-defender", "spag-2-attacker"):
         shutil.copytree(tiny_model, tmp_path / "models" / stage)
     base, *stages = entrants_of_run(tmp_path, str(tiny_model))
     assert base.in_seats == (base, base)

@@ -135,6 +135,7 @@ def test_a_player_is_not_compared_with_its_games_against_itself(two: tuple[Path,
 
 def test_of_a_stream_the_last_tenth_of_the_steps_counts(tmp_path: Path) -> None:
     lines = [StepLine("spag-1", "policy", StepReport(step, entropy=float(step))).values() for step in range(1, 101)]
+    lines[:0] = [StepLine("imitated", "policy", StepReport(step, entropy=999.0)).values() for step in range(1, 301)]
     found = [streamed()[0], *({"kind": "step", "time": 1.0, **each} for each in lines)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in found))
     assert figures_of(tmp_path)["entropy of the last stage"] == 95.5

@@ -391,8 +391,8 @@ def test_rows_beside_scripted_games_are_no_few_steps() -> None:
     assert few_imitation_steps(config) is None
     assert not [line for line in values_without_effect(config) if "batch_games" in line]
     schedule = make_plan(config).schedule
-    assert (schedule.imitation_games, schedule.imitation_steps) == (None, None)
-    assert "the games of scripted and the rows of alpaca.json, 8 a step" in "\n".join(
+    assert (schedule.imitation_games, schedule.imitation_steps) == (120, None)
+    assert "440 scripted games and the rows of alpaca.json, 8 a step" in "\n".join(
         plan_lines(make_plan(load_config("quickstart", ["imitation.sft_file=alpaca.json"])))
     )
 

@@ -31,6 +31,7 @@ from spag_ray.games.of_config import game_of, renderer_of
 from spag_ray.games.taboo.decks import load_deck
 from spag_ray.host.folder_lease import FolderLease, Heartbeat, held
 from spag_ray.results.report.files import read_files
+from tests.support.not_here import needs_games_of
 
 
 class Worker(SimpleNamespace):
@@ -195,6 +196,7 @@ class TestWordsOfAFile:
 @pytest.mark.parametrize("name", ["kuhn", "leduc", "spiral_games", "two_games", "quickstart"])
 def test_a_run_that_plays_nothing_has_a_scenario_of_each_game_for_its_probe(name: str, tiny_model: Path) -> None:
     config = load_config(name)
+    needs_games_of(config)
     tokenizer = load_tokenizer(str(tiny_model))
     for each in config.each_game:
         game = game_of(each)
