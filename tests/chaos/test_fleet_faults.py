@@ -37,7 +37,8 @@ def play(folder: Path, config: Any, meanwhile: Callable[[Any], bool]) -> None:
             is_done = is_done or ((folder / "metrics.jsonl").exists() and meanwhile(run))
         ray.get(training)
     newest = [
-        f"{line['engine']}: {line['before']} -> {line['state']}: {line['reason']}" for line in states(folder, "")
+        f"{line['engine']}: {line['before']} -> {line['state']}: {line['reason']}"
+        for line in records_of(folder, "engine_state")
     ][-8:]
     assert is_done, f"the run was over before everything had happened; engines last: {newest}"
 
@@ -132,7 +133,7 @@ def test_a_node_that_is_drained_while_its_engine_gets_new_weights(
     config = stream_run(
         tiny_model,
         words,
-        200,
+        800,  # on a fast machine 200 are over before the next engine has come
         engine={"kind": "transformers", "num_cpus": 0.6, "num_engines": 2},
         learner={"num_cpus": 0.6},
         sync={"update": "between_games"},
