@@ -16,7 +16,7 @@ from spag_ray.games.kuhn import HISTORIES, legal_actions
 from spag_ray.games.taboo.decks import load_deck
 from spag_ray.results.matches import read_matches
 from tests.support.not_here import needs_games_of
-from tests.support.runs import quiet, records_of, steps_of
+from tests.support.runs import quiet, records_of
 from tests.support.shipped import SHIPPED
 from tests.support.shrunk import shrunk
 from tests.support.tiny_model import make_tiny_model
@@ -46,11 +46,14 @@ def test_a_run_of_a_shipped_configuration_made_small(path: Path, model: Path, tm
     needs_games_of(config)
     run_training(config, folder, quiet())
     plan = make_plan(config).schedule
-    syncs = records_of(folder, "sync")
-    assert [line["version"] for line in syncs] == list(range(1, plan.versions + 1))
-    assert 2 <= len(steps_of(folder)) <= plan.steps + (plan.imitation_steps or 0)
+    for policy in config.policy_names:
+        versions = [line["version"] for line in records_of(folder, "sync") if line["policy"] == policy]
+        assert versions == list(range(1, plan.versions + 1))
+        steps = [line for line in records_of(folder, "step") if line["policy"] == policy]
+        assert 2 <= len(steps) <= plan.steps + (plan.imitation_steps or 0)
     stages = [*(["imitated"] if config.imitation.enabled else []), "spag-1"]
-    assert sorted(each.name for each in (folder / "models").iterdir()) == sorted(stages)
+    parts = [""] if config.policies == "shared" else [f"-{policy}" for policy in config.policy_names]
+    assert {each.name for each in (folder / "models").iterdir()} == {stage + part for stage in stages for part in parts}
     check_opponents(config, folder, stages)
 
 
