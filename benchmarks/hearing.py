@@ -57,6 +57,11 @@ class Gain(NamedTuple):
     side: bool = True
 
 
+def model_of(run: Path, config: RunConfig, stage: str, role: Role) -> Path:
+    """The model of a run's stage in a seat: with two policies each seat has its own."""
+    return run / "models" / str(Stage.parse(stage).of_policy(role) if config.policies == "separate" else stage)
+
+
 def of_run(run: Path, stage: str, num_dialogues: int) -> dict[str, list[Gain]]:
     """The figures of the module's docstring. Of two policies the attacker gives the hints, and the defender hears."""
     config = load_config(str(run / "config.yaml"))
@@ -64,20 +69,16 @@ def of_run(run: Path, stage: str, num_dialogues: int) -> dict[str, list[Gain]]:
     cards = load_deck(config.words.cards_from, config.words.max_difficulty)
     _, held_out = training_words(config, cards)
     words = (held_out * (1 + num_dialogues // len(held_out)))[:num_dialogues]
-
-    def saved(name: str, role: Role) -> Path:
-        return run / "models" / str(Stage.parse(name).of_policy(role) if config.policies == "separate" else name)
-
-    with Measure(config, saved("imitated", Role.ATTACKER)) as attacker:
+    with Measure(config, model_of(run, config, "imitated", Role.ATTACKER)) as attacker:
         own = attacker.by_itself(words, config.seed)
         dialogues = [*attacker.by_expert(words, cards, Habits().pairs, config.seed), *own]
-    with Measure(config, saved(stage, Role.ATTACKER)) as attacker:
+    with Measure(config, model_of(run, config, stage, Role.ATTACKER)) as attacker:
         newer = attacker.by_itself(words, config.seed)
-    with Measure(config, saved("imitated", Role.DEFENDER)) as defender:
+    with Measure(config, model_of(run, config, "imitated", Role.DEFENDER)) as defender:
         known = defender.word_logprobs(dialogues)
         choices = _first_choices(defender, own)
         to_imitated = _pairs_by_word(defender.word_logprobs, newer, own)
-    with Measure(config, saved(stage, Role.DEFENDER)) as defender:
+    with Measure(config, model_of(run, config, stage, Role.DEFENDER)) as defender:
         now = defender.word_logprobs(dialogues)
         found = {
             "newest_minus_imitated": _differences(dialogues, now, known),

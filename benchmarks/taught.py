@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.hearing import Gain, interval, mean_of, of_run
+from benchmarks.hearing import Gain, interval, mean_of, model_of, of_run
 from benchmarks.seed_runs import arguments, called, records_in, seconds_of, train
 from spag_ray.config.loading import load_config
 from spag_ray.episodes.log import read_log
@@ -61,12 +61,10 @@ def run_seed(out: Path, seed: int, overrides: Sequence[str]) -> None:
     config = load_config(str(run / "config.yaml"))
     last = str(Stage.of_round(config.self_play.rounds))
     matches = out / f"matches-{seed}-{last}.json"  # further rounds make other players
-    # Of two policies: the attacker's model and the defender's.
-    parts = [f"-{role}" for role in Role] if config.policies == "separate" else [""]
-    players = [
-        f"{name}={','.join(str(run / 'models' / (stage + part)) for part in parts)}"
-        for name, stage in ((LAST, last), (IMITATED, IMITATED))
-    ]
+    players = []
+    for name, stage in ((LAST, last), (IMITATED, IMITATED)):
+        models = dict.fromkeys(str(model_of(run, config, stage, role)) for role in Role)  # one, or one for each seat
+        players.append(f"{name}={','.join(models)}")
     command = ["match", str(run / "config.yaml"), "--games", str(NUM_GAMES), "--out", str(matches)]
     called([*command, *(part for each in players for part in ("--player", each))])
     record = {

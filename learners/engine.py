@@ -61,7 +61,7 @@ class TrainingEngine:
         _join(world, config.timeout_s)
         _find_ninja()
         if config.compile == "layers":
-            compile_layers(model, is_partitioned=self.is_partitioned)
+            compile_layers(model)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         try:
             self._engine, self._optimizer, _, _ = deepspeed.initialize(
@@ -206,17 +206,16 @@ class TrainingEngine:
         return whole
 
 
-def compile_layers(module: nn.Module, is_partitioned: bool) -> None:
+def compile_layers(module: nn.Module) -> None:
     """`learner.compile: layers`: compile each decoder layer at its first call. The layers share one compilation, sizes
     are symbolic, and weights keep their names. Attention over trees runs uncompiled inside them on a CPU.
 
-    Raises LearnerError for a model without such layers, under ZeRO-3, and where a CPU's compiler is missing.
+    Raises LearnerError for a model without such layers, and where a CPU's compiler is missing. ZeRO-3 is refused before
+    (deepspeed_config).
     """
     layers = [each for each in module.modules() if isinstance(each, GradientCheckpointingLayer)]
     if not layers:
         reason = "this model has no decoder layers as transformers writes them"
-    elif is_partitioned:
-        reason = "ZeRO-3 gathers the weights of a layer piece by piece, between its operations"
     elif not torch.cuda.is_available() and not any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++"))):
         reason = "there is no C++ compiler (g++) on the PATH"
     else:

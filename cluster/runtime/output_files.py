@@ -17,8 +17,7 @@ def free_name(path: Path) -> Path:
 
 
 def folder_beside(out: Path) -> Path:
-    """The run folder of a command that writes `out`: a new one each time, for a command that was broken off leaves
-    its own."""
+    """The run folder of a command that writes `out`: a new one each time, for an interrupted command leaves its own."""
     return free_name(out.with_name(f"{out.name}.run"))
 
 

@@ -14,11 +14,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from learners import attention, engine, forward
 from learners.attention import TREE, TreeAttention, flex_block_mask
+from learners.deepspeed_config import deepspeed_config
 from learners.engine import compile_layers
 from learners.forward import token_logprobs
 from learners.head import TargetHead
 from learners.packing import pack, pad
-from spag_ray.errors import LearnerError
+from spag_ray.config.parts import LearnerConfig
+from spag_ray.errors import ConfigError, LearnerError
 from spag_ray.training_data.samples import Sample
 
 pytestmark = pytest.mark.parallel
@@ -83,7 +85,7 @@ def test_compiled_layers_give_the_same_numbers_and_no_length_compiles_again(
     plain, compiled = models(packing)
     if checkpointing:
         compiled.gradient_checkpointing_enable({"use_reentrant": False})
-    compile_layers(compiled, is_partitioned=False)
+    compile_layers(compiled)
     assert list(compiled.state_dict()) == list(plain.state_dict())
     counted = []
     for num_tokens in LENGTHS:
@@ -102,7 +104,7 @@ def test_all_layers_share_one_compilation(graphs: Callable[[], int], monkeypatch
         torch._dynamo.reset()
         counters.clear()
         plain, compiled = models("none", num_layers)
-        compile_layers(compiled, is_partitioned=False)
+        compile_layers(compiled)
         compare(plain, compiled, micro_batch("none", 40))
         counted.append(graphs())
     assert counted[0] == counted[1]
@@ -115,7 +117,7 @@ def test_a_gpus_attention_over_trees_is_compiled_with_its_layer(
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     monkeypatch.setattr(flex_attention, "_validate_device", lambda *_: None)
     plain, compiled = models("trees")
-    compile_layers(compiled, is_partitioned=False)
+    compile_layers(compiled)
     counted = []
     for num_tokens in LENGTHS:
         batch = micro_batch("trees", num_tokens)
@@ -134,11 +136,11 @@ def test_a_gpus_attention_over_trees_is_compiled_with_its_layer(
 
 def test_where_layers_cannot_be_compiled_one_line_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     model, _ = models("none")
-    with pytest.raises(LearnerError, match=r"^learner\.compile: layers .*ZeRO-3.*; set learner\.compile: off$"):
-        compile_layers(model, is_partitioned=True)
+    with pytest.raises(ConfigError, match=r"^learner\.compile: layers .*ZeRO-3.*; set learner\.compile: off, or"):
+        deepspeed_config(LearnerConfig(compile="layers", zero_stage=3))
     with pytest.raises(LearnerError, match="no decoder layers"):
-        compile_layers(torch.nn.Linear(2, 2), is_partitioned=False)
+        compile_layers(torch.nn.Linear(2, 2))
     monkeypatch.setattr(engine.shutil, "which", lambda _: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(LearnerError, match=r"no C\+\+ compiler"):
-        compile_layers(model, is_partitioned=False)
+        compile_layers(model)

@@ -307,7 +307,7 @@ def test_a_match_without_a_file_has_one_of_its_own_in_runs(
     assert re.fullmatch(r"spag-ray: runs/match-\d{8}-\d{6}\.json\.run\n", where)
 
 
-def test_a_command_that_was_broken_off_can_be_called_again(
+def test_an_interrupted_command_can_be_called_again(
     run: Any, tiny_model: Path, words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cluster.commands.play.make_run_folder", lambda folder, _: refuse(folder))

@@ -6,6 +6,8 @@ import importlib
 import importlib.util
 import json
 import os
+import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -288,6 +290,16 @@ def test_wandb_that_does_not_end_is_waited_for_with_a_bound(monkeypatch: pytest.
     run._run = SimpleNamespace(finish=lambda: 1 / 0)
     with pytest.raises(ConnectionError, match="division by zero"):
         run.close()
+
+
+def test_wandbs_process_does_not_outlive_the_wait_for_it(tmp_path: Path) -> None:
+    """wandb would wait for it without a bound when this process exits."""
+    core = shutil.copy("/bin/sleep", tmp_path / "wandb-core")
+    with subprocess.Popen([core, "60"]) as service, subprocess.Popen(["/bin/sleep", "60"]) as other:
+        wandb._end_service()
+        assert service.wait(5) == -signal.SIGKILL
+        assert other.poll() is None, "no other child"
+        other.kill()
 
 
 def test_a_disk_without_room_for_metrics_ends_the_run_in_one_line(folder: Path) -> None:
