@@ -17,12 +17,11 @@ from cluster.cli import app
 from cluster.guarded import run_guarded
 from cluster.runtime.ray_session import ClusterError, ray_session
 from cluster.tracking.grafana import dashboard
-from cluster.tracking.metric_registry import METRICS, Metric
+from cluster.tracking.metric_registry import METRICS
 from spag_ray.config.parts import ClusterConfig
 from spag_ray.results.lines import LINES
 from tests.support.dashboard import panels
-
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
+from tests.support.metrics_page import COMMAND, PAGE, page
 
 
 def test_every_metric_is_in_a_panel() -> None:
@@ -90,22 +89,8 @@ def test_the_command_writes_it_and_overwrites_nothing(tmp_path: Path, capsys: py
     assert "nothing is overwritten" in capsys.readouterr().err
 
 
-def place_of(metric: Metric) -> str:
-    """The kind of line that has it, and its field there; labels in braces."""
-    field = re.sub(r"\(\?P<(\w+)>[^)]*\)", r"{\1}", metric.value or "")
-    return f"`{metric.line}`: `{field}`" if field else f"`{metric.line}`"
-
-
 def test_the_document_has_every_metric() -> None:
-    rows = [line for line in DOCUMENT.read_text(encoding="utf-8").splitlines() if line.startswith("| `spag_ray_")]
-    wanted = [
-        f"| `{m.name}` | {place_of(m)} | {m.kind} | {m.unit or '-'} | {', '.join(m.labels) or '-'} | {m.help} |"
-        for m in METRICS
-    ]
-    parts = [re.fullmatch(r"((?:\| [^|]+ ){6}\|) [^|]+ \| [^|]+ \|", row) for row in rows]
-    found = [None if each is None else each[1] for each in parts]
-    missing = [row for row in wanted if row not in found] or wanted  # or in another order
-    assert found == wanted, "write these rows, with a range and what to do:\n" + "\n".join(missing)
+    assert page() == PAGE.read_text(encoding="utf-8"), f"write its table by `{COMMAND}`"
 
 
 def leaves(of: type) -> Iterator[str]:
@@ -123,12 +108,12 @@ def leaves(of: type) -> Iterator[str]:
 def is_exported(kind: str, field: str) -> bool:
     keys = ("attacker", "1", "attacker win: said the word")
     names = {field.replace("{}", key) for key in keys}
-    patterns = [metric.value for metric in METRICS if metric.line == kind and metric.value]
+    patterns = [metric.pattern for metric in METRICS if metric.line == kind and metric.field]
     return any(re.fullmatch(pattern, name) for pattern in patterns for name in names)
 
 
 def test_the_document_has_every_field_of_every_line_that_is_no_metric() -> None:
-    rows = re.findall(r"^\| ([^|]+) \| (`[^|]+) \| [^|]+ \|$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(r"^\| ([^|]+) \| (`[^|]+) \| [^|]+ \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     told = {(kind, name) for kinds, names in rows for kind in re.findall(r"[\w*]+", kinds) for name in quoted(names)}
     lacking = {
         (kind, field)

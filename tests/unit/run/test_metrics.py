@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cluster.tracking.metric_registry import METRICS, Metric, updates
+from cluster.tracking.metric_registry import AT_START, GUESSING_AT_START, METRICS, Metric, rows, updates
 from cluster.tracking.prometheus import Exporter
 from cluster.tracking.recorder import Recorder
 from spag_ray.game.rules import GAME_ENDS, Outcome, end_of
@@ -53,6 +53,16 @@ def test_names_and_units_are_as_prometheus_has_them(metric: Metric) -> None:
 
 def test_names_are_given_once() -> None:
     assert len({metric.name for metric in METRICS}) == len(METRICS)
+
+
+def test_rows_have_what_they_may_have() -> None:
+    for row in rows():
+        assert row.kind in ("counter", "counter rare", "counter share", "gauge", "histogram"), row.name
+        assert row.lines == "play, stream" or row.lines in LINES, row.name
+        assert re.fullmatch(".+ / .+", row.panel), row.name
+        assert row.told, row.name
+    names = {metric.name.removeprefix("spag_ray_") for metric in METRICS}
+    assert {*AT_START, *GUESSING_AT_START} <= names
 
 
 # The kinds of lines that feed no metric, and why.
