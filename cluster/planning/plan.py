@@ -21,7 +21,7 @@ from cluster.planning.memory import (
     learner_memory,
     num_trained,
 )
-from cluster.planning.micro_batches import planned_line, share_of_gpu, with_planned_learner
+from cluster.planning.micro_batches import share_of_gpu, with_planned_learner
 from cluster.planning.model_size import ModelSize, kv_heads, model_size
 from cluster.planning.placement import ActorSpec, actors_of, has_last_match, match_actors, num_later_stages
 from learners.deepspeed_config import deepspeed_config, is_offloaded
@@ -86,8 +86,11 @@ class Plan:
 def make_plan(config: RunConfig) -> Plan:
     """Raises ModelError for a model folder whose config.json or headers cannot be read."""
     size = model_size(config.model, config.model_shape)
-    chosen = planned_line(config, size)
-    config = with_planned_learner(config, size)
+    planned, chosen = with_planned_learner(config, size), None
+    if planned is not config:
+        tokens, on = planned.learner.microbatch_tokens, planned.learner.checkpoints_gradients
+        chosen = f"micro-batches of {tokens} tokens, gradient checkpointing {'on' if on else 'off'} (auto)"
+    config = planned
     holds_past = config.sends_adapters and bool(config.league.num_past)
     return Plan(
         config,
@@ -198,8 +201,8 @@ def _not_split(shape: ModelShape, gpus: int) -> str | None:
 
 
 def plan_notes(plan: Plan) -> list[str]:
-    """The faults, and warnings."""
-    config, notes = plan.config, plan_faults(plan)
+    """Warnings of what would not stop a run."""
+    config, notes = plan.config, list[str]()
     if plan.size is None:
         return [
             f"the size of {config.model} is unknown, so memory is not estimated: set model_shape (as in its "

@@ -13,7 +13,7 @@ import pytest
 from cluster.planning.memory import GIB
 from cluster.planning.placement import totals
 from cluster.planning.placement_faults import placement_doubt, placement_fault
-from cluster.planning.plan import make_plan, plan_notes
+from cluster.planning.plan import make_plan, plan_faults, plan_notes
 from cluster.planning.plan_text import plan_lines
 from cluster.types import NodeResources
 from spag_ray.config.loading import load_config, parse_config
@@ -50,7 +50,7 @@ def test_the_sums_in_a_gpu_configs_comments_are_those_of_its_plan(path: Path) ->
     plan = make_plan(load_config(str(path)))
     assert plan.learner is not None
     assert plan.engine is not None
-    assert plan_notes(plan) == []
+    assert [*plan_faults(plan), *plan_notes(plan)] == []
     assert plan.schedule.imitation_steps is not None, "imitation has no file"
     assert plan.schedule.imitation_steps == 0 or plan.schedule.imitation_steps >= 50
     text = path.read_text(encoding="utf-8")
@@ -169,7 +169,7 @@ def test_checkpoints_count_one_more_than_are_kept_and_both_policies(tiny_model: 
     assert plan.disk is not None
     assert plan.disk.parts[0].num_bytes == 2 * 3 * 14 * plan.size.num_parameters
     small = make_plan(parse_config({**config, "checkpoint": {"max_gib": 1e-4}}))
-    assert any("checkpoint.max_gib" in note for note in plan_notes(small))
+    assert any("checkpoint.max_gib" in fault for fault in plan_faults(small))
 
 
 def test_a_league_of_adapters_has_one_more_engine_and_small_folders(tiny_model: Path) -> None:
@@ -205,7 +205,8 @@ def test_a_model_that_nobody_knows_is_said_to_be_unknown(tmp_path: Path) -> None
     ],
 )
 def test_what_does_not_fit_is_noted(changes: list[str], noted: str) -> None:
-    assert any(noted in note for note in plan_notes(make_plan(load_config("llama2_7b_8gpu", changes))))
+    plan = make_plan(load_config("llama2_7b_8gpu", changes))
+    assert any(noted in note for note in [*plan_faults(plan), *plan_notes(plan)])
 
 
 def test_what_shares_a_gpu_is_held_against_its_part_of_it() -> None:
