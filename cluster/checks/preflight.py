@@ -309,7 +309,7 @@ def check_games(config: RunConfig, model: str, words: Scenarios, held_out: Scena
 
 def check_with_imports(config: RunConfig, check: Callable[..., None], mark: str | None = None) -> None:
     """`in_a_process`, while another process imports what the run will need. Raises ConfigError if it cannot. A fault
-    that the check finds does not wait for the imports. `mark`: of what the check reads (known_imports.mark_of); it is not
+    that the check finds does not wait for the imports. `mark`: of what the check reads (mark_of); it is not
     made if it found nothing in the same before."""
     downloads = bool(config.evaluation.tasks) and config.evaluation.download
     known = KnownImports(environment_of(config))

@@ -22,7 +22,7 @@ from typing import Literal
 
 from cluster.gpu_check.causes import cause_of
 from cluster.gpu_check.check import Check, Finding, Told
-from spag_ray.host.parent_death import end_with
+from spag_ray.host.processes import end_with
 from spag_ray.host.whole_files import write_atomically
 
 Method = Literal["forkserver", "spawn"]
