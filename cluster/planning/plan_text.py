@@ -144,9 +144,9 @@ def _memory(plan: Plan) -> Iterator[str]:
 
 
 def _disk(plan: Plan) -> Iterator[str]:
-    assert plan.disk is not None
-    yield f"disk      {plan.disk.num_bytes / GIB:.1f} GiB in the run folder, plus its logs of games"
-    yield from _parts(plan.disk.parts)
+    num_gib = sum(part.num_bytes for part in plan.disk) / GIB
+    yield f"disk      {num_gib:.1f} GiB in the run folder, plus its logs of games"
+    yield from _parts(plan.disk)
 
 
 def _parts(parts: Sequence[Part]) -> Iterator[str]:

@@ -166,8 +166,7 @@ def test_checkpoints_count_one_more_than_are_kept_and_both_policies(tiny_model: 
     config["learner"] = {"dtype": "bfloat16"}
     plan = make_plan(parse_config(config))
     assert plan.size is not None
-    assert plan.disk is not None
-    assert plan.disk.parts[0].num_bytes == 2 * 3 * 14 * plan.size.num_parameters
+    assert plan.disk[0].num_bytes == 2 * 3 * 14 * plan.size.num_parameters
     small = make_plan(parse_config({**config, "checkpoint": {"max_gib": 1e-4}}))
     assert any("checkpoint.max_gib" in fault for fault in plan_faults(small))
 
@@ -179,8 +178,7 @@ def test_a_league_of_adapters_has_one_more_engine_and_small_folders(tiny_model: 
     assert [(spec.name, spec.count) for spec in plan.actors if "past" in spec.name] == [("engine-policy-past", 1)]
     assert any("with 4 opponents as adapters" in line for line in plan_lines(plan))
     assert plan.size is not None
-    assert plan.disk is not None
-    kept = {part.name: part.num_bytes for part in plan.disk.parts}["league"]
+    kept = {part.name: part.num_bytes for part in plan.disk}["league"]
     assert 0 < kept < 8 * 2 * plan.size.num_parameters
     whole = make_plan(parse_config({"model": str(tiny_model), "league": {"past_share": 0.3, "num_engines": 4}}))
     assert [(spec.name, spec.count) for spec in whole.actors if "past" in spec.name] == [("engine-policy-past", 4)]
