@@ -11,7 +11,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from cluster.checks.known_imports import KnownImports
@@ -167,7 +167,7 @@ def _faults(process: subprocess.Popen[bytes], by_module: Mapping[str, Need], nod
     faults = [_fault(by_module, line, node) for line in lines if line.startswith("fault ")]
     if "done" in lines:
         return faults
-    begun = _last_module(lines)
+    begun = next((line.split(" ", 1)[1] for line in reversed(lines) if line.startswith("import ")), "Python")
     if is_late:
         # No fault: on a machine under load it takes minutes, and engines have a deadline of their own for their start.
         _say.warning("%s: %s was not imported within %g s; the imports are not checked there", node, begun, within_s)
@@ -183,7 +183,3 @@ def _fault(by_module: Mapping[str, Need], line: str, node: str) -> str:
     package, asked = (missing if missing != "-" else module).split(".")[0], module.split(".")[0]
     through = f", through {asked}" if package != asked else ""
     return f"{package} cannot be imported on {node} ({error}); it is needed by {need.part}{through}: {need.remedy}"
-
-
-def _last_module(lines: Sequence[str]) -> str:
-    return next((line.split(" ", 1)[1] for line in reversed(lines) if line.startswith("import ")), "Python")

@@ -32,6 +32,7 @@ CHECK = "check:"
 MAX_PLACES = 8  # environments and versions that are remembered, those added to last
 MAX_CHECKS = 32  # per place: configurations of this machine's recent runs
 _OWN = Path(__file__).resolve().parents[2]
+_FLOORS = ("actors", "learners", "cluster", "spag_ray")
 _MODULES = (".py", ".so", ".pth", ".dist-info", ".egg-info", ".egg-link")
 _HEEDED = ("LD_", "PYTHON", "CUDA", "NVIDIA", "VLLM_", "DS_", "HF_")  # variables that decide whether an import succeeds
 _GAMES = ("taboo", "kuhn")  # whose files are this program's own
@@ -77,13 +78,8 @@ def mark_of(config: RunConfig, model: str, *others: Any) -> str | None:
     of the games and rows of files. None if they read more than that: a game of the user's, another model, tasks whose
     data is elsewhere."""
     evaluation = config.evaluation
-    ours = all(each.game.name in _GAMES for each in config.each_game)
-    if (
-        config.own_listener is not None
-        or not ours
-        or not set(evaluation.tasks) <= set(_TASKS)
-        or evaluation.include_path is not None
-    ):
+    are_ours = {game.name for game in config.games} <= {*_GAMES} and {*evaluation.tasks} <= {*_TASKS}
+    if not are_ours or config.own_listener is not None or evaluation.include_path is not None:
         return None
     files = [find_config(each.prompts, "prompts") for each in config.each_game]
     if config.render == "varied":
@@ -100,8 +96,10 @@ def mark_of(config: RunConfig, model: str, *others: Any) -> str | None:
 def _place(environment: Mapping[str, str]) -> str:
     every = {**os.environ, **environment}
     heeded = {name: value for name, value in every.items() if name.startswith(_HEEDED) or name in environment}
-    of = [sys.version, sys.executable, sorted(heeded.items()), _boot(), [list(_look(path)) for path in sys.path]]
-    return hashlib.sha256(json.dumps([*of, list(_own_modules())]).encode()).hexdigest()  # values may be secrets
+    modules = [path for floor in _FLOORS for path in sorted((_OWN / floor).rglob("*.py"))]
+    own = [(str(path), path.stat().st_mtime_ns) for path in modules]
+    of = [sys.version, sys.executable, sorted(heeded.items()), _boot(), [list(_look(path)) for path in sys.path], own]
+    return hashlib.sha256(json.dumps(of).encode()).hexdigest()  # values may be secrets
 
 
 def _boot() -> str:
@@ -121,12 +119,6 @@ def _look(path: str) -> Iterator[tuple[str, int]]:
         for name in sorted(os.listdir(folder)):
             if name.endswith(_MODULES) or (folder / name / "__init__.py").is_file():
                 yield name, (folder / name).stat().st_mtime_ns
-
-
-def _own_modules() -> Iterator[tuple[str, int]]:
-    for floor in ("actors", "learners", "cluster", "spag_ray"):
-        for module in sorted((_OWN / floor).rglob("*.py")):
-            yield str(module), module.stat().st_mtime_ns
 
 
 def _state(path: Path) -> tuple[int, int]:

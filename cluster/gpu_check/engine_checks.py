@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from cluster.gpu_check.causes import cause_of_run
 from cluster.gpu_check.check import GIB, SHAPES, Finding, Told, byte_level_tokenizer, model_folder, write_random_model
+from cluster.gpu_check.processes import cause_of_run
 
 ENGINE = ("torch", "transformers", "safetensors", "vllm", "pydantic", "msgpack", "xxhash")
 REFEREE = ("textblob", "nltk", "lemminflect", "wordfreq", "confusable_homoglyphs")
