@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.seed_runs import arguments, lines_of, records_in, seconds_of, self_play_games, train
+from benchmarks.seed_runs import add_band, arguments, lines_of, records_in, seconds_of, self_play_games, train
 from spag_ray.config.loading import load_config
 from spag_ray.game.protocol import Solved
 from spag_ray.games.of_config import game_of
@@ -148,25 +148,14 @@ def page(records: Sequence[dict[str, Any]]) -> str:
     import plotly.graph_objects as go
 
     figure = go.Figure()
-    for name, colour in (("published", "rgb(148,103,189)"), ("spag", "rgb(0,128,128)")):
+    for name, colour in (("published", "148,103,189"), ("spag", "0,128,128")):
         curves = [
             [each["figures"]["nash_conv"] for each in record[name] if each["stage"] not in ("base",) or name != "spag"]
             for record in records
             if name in record
         ]
         columns = list(zip(*curves, strict=False))
-        rounds = list(range(len(columns)))
-        band = colour.replace("rgb", "rgba").replace(")", ",0.18)")
-        figure.add_scatter(
-            x=rounds, y=[max(each) for each in columns], mode="lines", line={"width": 0}, showlegend=False
-        )
-        figure.add_scatter(
-            x=rounds, y=[min(each) for each in columns], mode="lines", line={"width": 0}, fill="tonexty",
-            fillcolor=band, showlegend=False,
-        )  # fmt: skip
-        figure.add_scatter(
-            x=rounds, y=[statistics.fmean(each) for each in columns], name=name, line={"color": colour, "width": 2}
-        )
+        add_band(figure, range(len(columns)), columns, colour, name=name)
     figure.add_hline(y=UNIFORM, line={"dash": "dot", "color": "gray"}, annotation_text="uniform play")
     figure.add_hline(y=UNIFORM / 4, line={"dash": "dot", "color": "gray"}, annotation_text="a quarter of it")
     figure.update_layout(

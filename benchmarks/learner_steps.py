@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.machine import LOOKS_ONLY, Place, place_of
+from benchmarks.machine import Place, place_of
 from benchmarks.workers import Worker, forked
 from cluster.gpu_check.check import GIB, SHAPES, write_random_model
 from cluster.gpu_check.learner_checks import games_of, planned_bytes
@@ -206,7 +206,6 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="also record one step, and list the GPU's longest waits")
     parser.add_argument("--traces", type=Path, help="keep the records of --profile in this folder")
     options = parser.parse_args()
-    os.environ.update(LOOKS_ONLY)
     options.shape = None
     place = place_of(options)
     names = [part.strip() for part in options.only.split(";") if part.strip()]

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from actors.league import League, PastVersion
 from benchmarks.machine import machine
+from benchmarks.seed_runs import add_band
 from spag_ray.config.opponents import LeagueConfig
 from spag_ray.game.game_tree import Policy
 from spag_ray.game.rules import Outcome
@@ -258,17 +259,9 @@ def page(records: Sequence[dict[str, Any]]) -> str:
             of = [each for each in records if (each["env"], each["strategy"]) == (env, name)]
             for column, what in enumerate(POLICIES if of else (), start=1):
                 points = list(zip(*(each[what] for each in of), strict=True))
-                rounds, where = [EVERY * place for place in range(len(points))], {"row": row, "col": column}
-                band: dict[str, Any] = {"mode": "lines", "line": {"width": 0}, "showlegend": False}
-                figure.add_scatter(x=rounds, y=[max(each) for each in points], **band, **where)
-                filled = {"fill": "tonexty", "fillcolor": f"rgba({colour},.12)"}
-                figure.add_scatter(x=rounds, y=[min(each) for each in points], **filled, **band, **where)
-                line: dict[str, Any] = {"color": f"rgb({colour})", "width": 2}
-                means = [statistics.fmean(each) for each in points]
-                is_named = (row, column) == (1, 1)
-                figure.add_scatter(
-                    x=rounds, y=means, name=name, legendgroup=name, showlegend=is_named, line=line, **where
-                )
+                rounds, is_named = range(0, EVERY * len(points), EVERY), (row, column) == (1, 1)
+                named: dict[str, Any] = {"name": name, "legendgroup": name, "showlegend": is_named}
+                add_band(figure, rounds, points, colour, **named, row=row, col=column)
     figure.update_xaxes(title_text="rounds", row=len(envs))
     figure.update_yaxes(title_text="NashConv / uniform play's", rangemode="tozero", col=1)
     figure.update_layout(template="plotly_white", width=1000, height=310 * len(envs), margin={"t": 40, "b": 50})

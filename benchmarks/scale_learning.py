@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import ray
 
-from benchmarks.scale import example_episode
+from benchmarks.scale_playing import example_episode
 from cluster.learning.learner_actor import LearnerActor, Loaded
 from cluster.learning.learner_group import LearnerGroup
 from cluster.runtime.ray_session import ray_session
@@ -176,6 +176,3 @@ def weights() -> dict[str, Any]:
         "submit_s": round(asked, 4),
         "seconds": round(whole, 3),
     }
-
-
-PARTS = {"batches": batches, "weights": weights}

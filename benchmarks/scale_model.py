@@ -20,8 +20,8 @@ from typing import Any
 import psutil
 import ray
 
-from benchmarks.scale import example_episode, idle, learn, rate_of, run_scale
 from benchmarks.scale_learning import batches, weights
+from benchmarks.scale_playing import example_episode, idle, learn, rate_of, run_scale
 from benchmarks.stream_restart import PER_VERSION, stream_spec
 from cluster.buffer.buffer_actor import BufferActor
 from cluster.buffer.stream import STAGE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -60,6 +61,19 @@ def check_finished(run: Path) -> None:
 
 def options(overrides: Sequence[str]) -> list[str]:
     return [part for override in overrides for part in ("-o", override)]
+
+
+def add_band(figure: Any, rounds: Sequence[float], points: Sequence[Sequence[float]], colour: str, **line: Any) -> None:
+    """To a plotly figure: the mean of `points` [rounds][seeds] as a line, the seeds' range as a band. `colour`: red,
+    green and blue, "0,128,0". `line`: of the mean, and where both are (row, col)."""
+    where: dict[str, Any] = {key: line.pop(key) for key in ("row", "col") if key in line}
+    band: dict[str, Any] = {"mode": "lines", "line": {"width": 0}, "showlegend": False, **where}
+    rounds = list(rounds)
+    figure.add_scatter(x=rounds, y=[max(each) for each in points], **band)
+    filled = {"fill": "tonexty", "fillcolor": f"rgba({colour},.15)"}
+    figure.add_scatter(x=rounds, y=[min(each) for each in points], **band, **filled)
+    means = [statistics.fmean(each) for each in points]
+    figure.add_scatter(x=rounds, y=means, line={"color": f"rgb({colour})", "width": 2}, **line, **where)
 
 
 def lines_of(run: Path, kind: type[_Line]) -> list[_Line]:

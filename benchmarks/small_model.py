@@ -44,20 +44,16 @@ def main() -> None:
 def make(config: str, out: Path, width: int = 96, layers: int = 2, steps: int = 600, seed: int = 0) -> float:
     """Writes the folder of the model; returns the loss of its last steps. `config`: of a game that is Solved."""
     import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from cluster.gpu_check.check import byte_level_tokenizer
 
     game = game_of(load_config(config))
     if not isinstance(game, Solved):
         raise SystemExit(f"{config}: its game has no list of decisions, from which its words are taken")
     given = lessons(game)
-    raw = Tokenizer(models.BPE())
-    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    raw.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=512, special_tokens=[END], initial_alphabet=alphabet, show_progress=False)
-    raw.train_from_iterator([text for pairs in given.values() for pair in pairs for text in pair], trainer)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token=END, bos_token=END)
+    texts = [text for pairs in given.values() for pair in pairs for text in pair]
+    tokenizer = byte_level_tokenizer(texts, 512, END, bos_token=END)
     tokenizer.save_pretrained(out)
     torch.manual_seed(seed)
     model = LlamaForCausalLM(

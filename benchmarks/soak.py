@@ -6,7 +6,7 @@ Two parts, each a stream with the real buffer, its log on disk, and this process
 each version's games, decodes them, and records the lines that a run records (metrics.jsonl, TensorBoard, Prometheus).
 
     small     games of two short turns go to the buffer by themselves, as fast as it takes them
-    played    arenas play them with simulated engines (benchmarks/scale.py) whose turns take 50 ms
+    played    arenas play them with simulated engines (benchmarks/scale_playing.py) whose turns take 50 ms
 
 After each part `spag-ray report` makes the page of its folder. Every second the resident memory of each process is
 measured. Growth is the mean over the last twentieth of the time minus the mean over the twentieth that follows its
@@ -37,7 +37,7 @@ import psutil
 import ray
 
 from benchmarks.machine import machine
-from benchmarks.scale import Plane, learn
+from benchmarks.scale_playing import Plane, learn
 from benchmarks.stream_restart import PER_VERSION, a_game, stream_spec
 from cluster.buffer.buffer_actor import BufferActor
 from cluster.buffer.buffer_client import Buffer

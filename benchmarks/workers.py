@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
 
-from spag_ray.host.parent_death import end_with
+from spag_ray.host.processes import end_with
 
 WAIT_S = 3600.0  # for one answer
 _END = (None, ())

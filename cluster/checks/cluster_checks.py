@@ -64,7 +64,7 @@ def cluster_checks(config: RunConfig, model: str | None, run_dir: Path) -> Itera
         here = look(nodes[0].resources.name, wanted)
         reports, silent = [here], []
         if config.cluster.address is not None or is_job() or len(nodes) > 1:
-            importing = replace(wanted, needs=needs_of(config), environment=environment_of(config))
+            importing = replace(wanted, needs=tuple(needs_of(config)), environment=environment_of(config))
             answers = list(node_reports(nodes, importing))
             reports = [answer for answer in answers if isinstance(answer, NodeReport)]
             silent = [answer for answer in answers if isinstance(answer, CheckResult)]

@@ -11,7 +11,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from cluster.checks.known_imports import KnownImports
@@ -52,18 +52,14 @@ class Need:
     remedy: str
 
 
-def needs_of(config: RunConfig, trains: bool = True, has_engines: bool = True) -> tuple[Need, ...]:
-    """What actors import on any node. `trains`: whether there is a learner; `has_engines`: whether any player is a
-    model of this run. The report's packages are not among them: a run does not fail without its report."""
-    return tuple(_needs(config, trains, has_engines))
-
-
 def environment_of(config: RunConfig) -> dict[str, str]:
     """The environment of engines and ranks, which may say where libraries are (LD_LIBRARY_PATH)."""
     return {**config.learner.env, **config.engine.env}
 
 
-def _needs(config: RunConfig, trains: bool, has_engines: bool) -> Iterator[Need]:
+def needs_of(config: RunConfig, trains: bool = True, has_engines: bool = True) -> Iterator[Need]:
+    """What actors import on any node. `trains`: whether there is a learner; `has_engines`: whether any player is a
+    model of this run. The report's packages are not among them: a run does not fail without its report."""
     lock = "gpu" if config.engine.num_gpus or config.learner.num_gpus else "cpu"
     whole = f"install requirements/{lock}.txt, or the wheel with [{lock}], on it"
     if has_engines and config.engine.kind == "vllm":
@@ -91,7 +87,7 @@ def _needs(config: RunConfig, trains: bool, has_engines: bool) -> Iterator[Need]
 
 
 def import_faults(
-    needs: Sequence[Need], node: str, environment: Mapping[str, str] | None = None, within_s: float = IMPORT_WITHIN_S
+    needs: Iterable[Need], node: str, environment: Mapping[str, str] | None = None, within_s: float = IMPORT_WITHIN_S
 ) -> list[str]:
     """A line for each module that cannot be imported here."""
     with _importing(needs, node, environment, within_s) as faults:
@@ -123,7 +119,7 @@ def imports_checked(config: RunConfig, trains: bool = True, has_engines: bool = 
 
 @contextlib.contextmanager
 def _importing(
-    needs: Sequence[Need],
+    needs: Iterable[Need],
     node: str,
     environment: Mapping[str, str] | None,
     within_s: float,
@@ -171,7 +167,7 @@ def _faults(process: subprocess.Popen[bytes], by_module: Mapping[str, Need], nod
     faults = [_fault(by_module, line, node) for line in lines if line.startswith("fault ")]
     if "done" in lines:
         return faults
-    begun = _last_module(lines)
+    begun = next((line.split(" ", 1)[1] for line in reversed(lines) if line.startswith("import ")), "Python")
     if is_late:
         # No fault: on a machine under load it takes minutes, and engines have a deadline of their own for their start.
         _say.warning("%s: %s was not imported within %g s; the imports are not checked there", node, begun, within_s)
@@ -187,7 +183,3 @@ def _fault(by_module: Mapping[str, Need], line: str, node: str) -> str:
     package, asked = (missing if missing != "-" else module).split(".")[0], module.split(".")[0]
     through = f", through {asked}" if package != asked else ""
     return f"{package} cannot be imported on {node} ({error}); it is needed by {need.part}{through}: {need.remedy}"
-
-
-def _last_module(lines: Sequence[str]) -> str:
-    return next((line.split(" ", 1)[1] for line in reversed(lines) if line.startswith("import ")), "Python")

@@ -1,10 +1,14 @@
-"""What an earlier command on this machine could import. Importing it again for the check takes 12 s of CPU time, and
-until the installed packages change the answer is the same.
+"""What an earlier command on this machine could import, and which checks found nothing. To import it again for the
+check takes 12 s of CPU time, and until the installed packages change the answer is the same.
 
 known = KnownImports(environment)
 if "vllm" not in known:
     ...
     known.add(["vllm"])
+
+The checks of a run's model, prompts and words are not made again either, where they read the same as in an earlier
+start and found nothing: they take 11 s of CPU time, most of it imports of torch and transformers. `mark_of` says what
+they read.
 """
 
 from __future__ import annotations
@@ -16,8 +20,11 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from actors.models import cache_folder
+from spag_ray.config.run import RunConfig
+from spag_ray.config.shipped import find_config
 from spag_ray.host.whole_files import write_atomically
 
 FILE = "importable.json"
@@ -25,8 +32,11 @@ CHECK = "check:"
 MAX_PLACES = 8  # environments and versions that are remembered, those added to last
 MAX_CHECKS = 32  # per place: configurations of this machine's recent runs
 _OWN = Path(__file__).resolve().parents[2]
+_FLOORS = ("actors", "learners", "cluster", "spag_ray")
 _MODULES = (".py", ".so", ".pth", ".dist-info", ".egg-info", ".egg-link")
 _HEEDED = ("LD_", "PYTHON", "CUDA", "NVIDIA", "VLLM_", "DS_", "HF_")  # variables that decide whether an import succeeds
+_GAMES = ("taboo", "kuhn")  # whose files are this program's own
+_TASKS = ("spag_reasoning",)  # generated from files of this program; others read data that may be gone or changed
 
 
 class KnownImports:
@@ -43,7 +53,7 @@ class KnownImports:
         return module in self._read().get(self._place, [])
 
     def add(self, modules: Iterable[str]) -> None:
-        """`modules`: also marks of checks that found nothing (known_checks.py); the oldest of these are forgotten."""
+        """`modules`: also marks of checks that found nothing (mark_of); the oldest of these are forgotten."""
         places = self._read()
         known = list(dict.fromkeys([*places.pop(self._place, []), *modules]))
         forgotten = set([each for each in known if each.startswith(CHECK)][:-MAX_CHECKS])
@@ -62,11 +72,34 @@ class KnownImports:
         return found if is_ours else {}
 
 
+def mark_of(config: RunConfig, model: str, *others: Any) -> str | None:
+    """Of everything that the checks read besides packages and this program, which KnownImports heeds: the whole
+    configuration, `others` (JSON), the files of prompts, the names, sizes and times of change of the model's files and
+    of the games and rows of files. None if they read more than that: a game of the user's, another model, tasks whose
+    data is elsewhere."""
+    evaluation = config.evaluation
+    are_ours = {game.name for game in config.games} <= {*_GAMES} and {*evaluation.tasks} <= {*_TASKS}
+    if not are_ours or config.own_listener is not None or evaluation.include_path is not None:
+        return None
+    files = [find_config(each.prompts, "prompts") for each in config.each_game]
+    if config.render == "varied":
+        files.append(find_config(config.varied_prompts, "prompts"))
+    files += [find_config(f"{name}{suffix}", "tasks") for name in evaluation.tasks for suffix in (".yaml", ".json")]
+    read = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
+    data = [config.self_play.sft_file, config.imitation.sft_file, config.imitation.source]
+    read += [str(_state(Path(path))) for path in data if path and path != "scripted"]
+    files_of_model = [(str(path), *_state(path)) for path in sorted(Path(model).rglob("*"))]
+    what = [config.model_dump(mode="json"), model, files_of_model, read, others]
+    return CHECK + hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
+
+
 def _place(environment: Mapping[str, str]) -> str:
     every = {**os.environ, **environment}
     heeded = {name: value for name, value in every.items() if name.startswith(_HEEDED) or name in environment}
-    of = [sys.version, sys.executable, sorted(heeded.items()), _boot(), [list(_look(path)) for path in sys.path]]
-    return hashlib.sha256(json.dumps([*of, list(_own_modules())]).encode()).hexdigest()  # values may be secrets
+    modules = [path for floor in _FLOORS for path in sorted((_OWN / floor).rglob("*.py"))]
+    own = [(str(path), path.stat().st_mtime_ns) for path in modules]
+    of = [sys.version, sys.executable, sorted(heeded.items()), _boot(), [list(_look(path)) for path in sys.path], own]
+    return hashlib.sha256(json.dumps(of).encode()).hexdigest()  # values may be secrets
 
 
 def _boot() -> str:
@@ -88,7 +121,10 @@ def _look(path: str) -> Iterator[tuple[str, int]]:
                 yield name, (folder / name).stat().st_mtime_ns
 
 
-def _own_modules() -> Iterator[tuple[str, int]]:
-    for floor in ("actors", "learners", "cluster", "spag_ray"):
-        for module in sorted((_OWN / floor).rglob("*.py")):
-            yield str(module), module.stat().st_mtime_ns
+def _state(path: Path) -> tuple[int, int]:
+    """Size, time of the last change; of a link that leads nowhere, neither."""
+    try:
+        found = path.stat()
+    except OSError:
+        return -1, -1
+    return found.st_size, found.st_mtime_ns

@@ -194,23 +194,14 @@ def check_played_in_turn(model: str) -> None:
         )
 
 
-def check_loading(model: str) -> None:
+def check_folder(model: str, is_saved: bool = True) -> None:
     """Refuses a folder that the learner cannot load: incomplete, quantised, or of a family that transformers does not
-    have. Reads no weights. Call it in its own process."""
-    from learners.model_folder import check_loadable
-
-    _silence()
-    check_loadable(model)
-
-
-def check_saving(model: str) -> None:
-    """Refuses what `check_loading` does, and a model that transformers could not write at the end of a stage. Call it
-    in its own process."""
+    have; where it `is_saved`, also a model that transformers could not write at the end of a stage. Reads no weights.
+    Call it in its own process."""
     with hidden("sklearn"):  # transformers would import it for draft models: a second
-        from learners.model_folder import check_saveable
-
+        from learners.model_folder import check_loadable, check_saveable
     _silence()
-    check_saveable(model)
+    (check_saveable if is_saved else check_loadable)(model)
 
 
 def _silence() -> None:
@@ -298,7 +289,7 @@ def check_run(config: RunConfig, model: str, words: Scenarios, held_out: Scenari
 
         os.environ.update(harness_environment(config.evaluation.download))  # set before the imports that read it
     check_words(config, words, held_out)
-    check_saving(model)
+    check_folder(model)
     check_games(config, model, words, held_out, cards)
     check_rows(config, model)
     if config.evaluation.tasks:
@@ -318,7 +309,7 @@ def check_games(config: RunConfig, model: str, words: Scenarios, held_out: Scena
 
 def check_with_imports(config: RunConfig, check: Callable[..., None], mark: str | None = None) -> None:
     """`in_a_process`, while another process imports what the run will need. Raises ConfigError if it cannot. A fault
-    that the check finds does not wait for the imports. `mark`: of what the check reads (known_checks.py); it is not
+    that the check finds does not wait for the imports. `mark`: of what the check reads (mark_of); it is not
     made if it found nothing in the same before."""
     downloads = bool(config.evaluation.tasks) and config.evaluation.download
     known = KnownImports(environment_of(config))

@@ -20,10 +20,9 @@ from cluster.checks.imports import check_imports
 from cluster.checks.node_report import memory_bytes
 from cluster.checks.preflight import (
     check_files,
+    check_folder,
     check_games,
-    check_loading,
     check_rows,
-    check_saving,
     check_tasks,
     check_words,
     in_a_process,
@@ -93,14 +92,14 @@ def _model_results(
     """The checks that read the model's folder. A fault of the folder that stops several of them is told once."""
 
     checks: dict[str, tuple[str, Callable[[], None]]] = {
-        "model": (f"{model}: complete, and the learner can load it", lambda: in_a_process(check_loading, model)),
+        "model": (f"{model}: complete, and the learner can load it", lambda: in_a_process(check_folder, model, False)),
         "prompts": (
             "the tokenizer fits the prompts and the model, and a game fits the context",
             lambda: in_a_process(check_games, config, model, words, held_out, cards),
         ),
         "saving": (
             "the model's configuration and tokenizer can be written after its training",
-            lambda: in_a_process(check_saving, model),
+            lambda: in_a_process(check_folder, model),
         ),
     }
     if config.self_play.sft_file or config.imitation.source != "scripted" or config.imitation.sft_file:

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from actors.models import load_tokenizer, resolve_model
-from cluster.checks.preflight import check_learning, check_saving, in_a_process
+from cluster.checks.preflight import check_folder, check_learning, in_a_process
 from cluster.launch.placed_run import any_words, placed_run, watch_run
 from cluster.runtime.output_files import folder_beside, refuse_existing
 from cluster.runtime.ray_session import get
@@ -39,7 +39,7 @@ def run_learn(config: RunConfig, method: str, data: Path, out: Path, console: Co
     config = for_rows(config)
     check_learning(config)
     model = resolve_model(config.model)
-    in_a_process(check_saving, model)
+    in_a_process(check_folder, model)
     games, sft = published_samples(rows, load_tokenizer(model))
     imitating = method == "imitation"
     if imitating:  # in imitation an SFT row is an ordinary sample of weight 1

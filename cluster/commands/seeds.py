@@ -43,7 +43,7 @@ MAX_SEEDS = 1000  # a slip of the keyboard asks for more
 LOOK_EVERY_S = 0.2
 # `python -m spag_ray`, but a run gets a SIGTERM if this process is killed: nobody else would stop it.
 _CHILD = (
-    "import signal, sys; from spag_ray.host.parent_death import end_with; end_with(int(sys.argv.pop(1)), "
+    "import signal, sys; from spag_ray.host.processes import end_with; end_with(int(sys.argv.pop(1)), "
     "signal.SIGTERM); from cluster.cli import main; main()"
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,20 @@ def write_random_model(folder: Path, shape: Mapping[str, Any], stored: torch.dty
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**shape, dtype=stored), dtype=stored)
     model.to("cpu").save_pretrained(folder)
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def byte_level_tokenizer(texts: Iterable[str], vocabulary_size: int, end: str, **special: str) -> Any:
+    """A BPE of the bytes of these texts, without a chat template. `special`: further tokens by transformers' names."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    raw = Tokenizer(models.BPE())
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    given: dict[str, Any] = {"special_tokens": [end], "initial_alphabet": alphabet, "show_progress": False}
+    raw.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=vocabulary_size, **given))
+    return PreTrainedTokenizerFast(tokenizer_object=raw, eos_token=end, **special)
 
 
 def seconds(work: Callable[[], object], device: str, times: int = 3) -> float:

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from cluster.gpu_check.causes import cause_of_run
-from cluster.gpu_check.check import GIB, SHAPES, Finding, Told, model_folder, write_random_model
+from cluster.gpu_check.check import GIB, SHAPES, Finding, Told, byte_level_tokenizer, model_folder, write_random_model
+from cluster.gpu_check.processes import cause_of_run
 
 ENGINE = ("torch", "transformers", "safetensors", "vllm", "pydantic", "msgpack", "xxhash")
 REFEREE = ("textblob", "nltk", "lemminflect", "wordfreq", "confusable_homoglyphs")
@@ -203,24 +203,10 @@ def run(told: Told, name: str) -> Finding:
 
 def _write_tiny_chat_model(folder: Path) -> None:
     """A random model with a tokenizer, made from the words of the quickstart's own deck."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
     from spag_ray.config.shipped import find_config
 
     shape = SHAPES["tiny"] | {"eos_token_id": 0}
     write_random_model(folder, shape, torch.bfloat16)
-    raw = Tokenizer(models.BPE())
-    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    raw.decoder = decoders.ByteLevel()
-    files = [str(find_config(name, part)) for name, part in (("lines", "prompts"), ("everyday", "decks"))]
-    raw.train(
-        files,
-        trainers.BpeTrainer(
-            vocab_size=shape["vocab_size"],
-            special_tokens=["<|end|>"],
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        ),
-    )
-    PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<|end|>").save_pretrained(folder)
+    files = [find_config(name, part) for name, part in (("lines", "prompts"), ("everyday", "decks"))]
+    texts = [file.read_text(encoding="utf-8") for file in files]
+    byte_level_tokenizer(texts, shape["vocab_size"], "<|end|>").save_pretrained(folder)

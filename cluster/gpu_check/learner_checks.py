@@ -21,8 +21,8 @@ MOST_ERROR = 0.02  # relative to a norm, in bfloat16
 TOKENS = 4096  # per micro-batch
 
 
-def games_of(num_games: int, vocabulary: int, num_turns: int = 4, turn_tokens: int = 24) -> list[list[Any]]:
-    """Samples by game: each turn reads everything that was said before."""
+def games_of(num_games: int, vocabulary: int) -> list[list[Any]]:
+    """Samples of four turns of 24 tokens by game: each turn reads everything that was said before."""
     from spag_ray.training_data.samples import Sample
 
     rng = random.Random(0)
@@ -34,10 +34,10 @@ def games_of(num_games: int, vocabulary: int, num_turns: int = 4, turn_tokens: i
     opening = said(60)
     for _ in range(num_games):
         heard, samples = opening, []
-        for _ in range(num_turns):
-            target = said(turn_tokens)
+        for _ in range(4):
+            target = said(24)
             samples.append(Sample(heard, target))
-            heard = heard + target + said(turn_tokens)
+            heard = heard + target + said(24)
         games.append(samples)
     return games
 

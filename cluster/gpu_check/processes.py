@@ -1,4 +1,4 @@
-"""Runs a check in a process of its own, which is ended with everything that it has started.
+"""Runs a check in a process of its own, which is ended with everything that it has started, and says why it failed.
 
 The process is forked from one that has imported torch, transformers and DeepSpeed once (warm.py): importing them takes
 a check 5 to 25 s. vLLM, which one check imports, is not among them: it starts threads. Where a fork cannot use the GPU,
@@ -11,6 +11,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import time
@@ -20,9 +21,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Literal
 
-from cluster.gpu_check.causes import cause_of
 from cluster.gpu_check.check import Check, Finding, Told
-from spag_ray.host.parent_death import end_with
+from cluster.rollout.engine_faults import root_cause
+from spag_ray.host.processes import end_with
 from spag_ray.host.whole_files import write_atomically
 
 Method = Literal["forkserver", "spawn"]
@@ -32,6 +33,9 @@ _RESULT = "result.json"
 _ENDS_WITHIN_S = 10.0
 _FREE_WITHIN_S = 30.0
 _SLACK_MIB = 512  # that a GPU may hold more than before: what the driver keeps, and what a desktop changes
+
+_ERROR = re.compile(r"^(?:\(\w+[^)]*\) )?(?:spag-ray: |[\w.]*(?:Error|Exception)\b).*")
+_POINTERS = ("Engine core initialization failed", "RayTaskError", "ray.exceptions.")  # to another process's error
 
 
 def in_a_process(check: Check, told: Told, limit_s: float, method: Method = "forkserver") -> Finding | None:
@@ -94,6 +98,32 @@ def _of_session(leader: int) -> Iterator[int]:
                 state, _, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
                 if int(session) == leader and state != "Z":
                     yield int(folder.name)
+
+
+def first_error(output: str) -> str | None:
+    """Why a check failed: the first error of an engine's core or worker, if it has printed one, else the first of all.
+    Later ones only say that other processes failed because of it. None if there is no error at all."""
+    if (cause := root_cause(output)) is not None:
+        return cause
+    named = [line.strip() for line in output.splitlines() if _ERROR.match(line)]
+    return next((line for line in named if not any(each in line for each in _POINTERS)), next(iter(named), None))
+
+
+def cause_of(output: str) -> str:
+    """In one line; the last line if no error is named, "" if nothing was printed."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return first_error(output) or (lines[-1] if lines else "")
+
+
+def cause_of_run(output: str, logs: Path) -> str:
+    """What the command says at its end, and the first error in the logs of the run's processes."""
+    told = ([line.strip() for line in output.splitlines() if line.strip()] or [""])[-1]
+    # An engine's or a rank's error comes before that of the run, which only hears of it.
+    for log in sorted(logs.glob("*.log"), key=lambda path: (path.stem in ("run", "train"), path.name)):
+        cause = first_error(log.read_text(encoding="utf-8", errors="replace"))
+        if cause is not None and cause not in told:
+            return f"{told}; first error in {log.name}: {cause}"
+    return told
 
 
 def gpus() -> list[str]:

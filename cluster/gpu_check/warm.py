@@ -9,7 +9,7 @@ import contextlib
 import os
 
 from spag_ray.host.hidden_packages import hidden
-from spag_ray.host.parent_death import end_with
+from spag_ray.host.processes import end_with
 
 end_with(os.getppid())
 

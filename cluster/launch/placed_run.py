@@ -16,7 +16,7 @@ from rich.console import Console
 
 from actors.models import resolve_model
 from cluster.checks.cluster_checks import check_cluster
-from cluster.checks.known_checks import mark_of
+from cluster.checks.known_imports import mark_of
 from cluster.checks.preflight import check_files, check_run, check_with_imports
 from cluster.handles import Ref
 from cluster.monitor.progress import watch

@@ -61,21 +61,16 @@ def num_that_fit(config: RunConfig, nodes: Sequence[NodeResources], most: int) -
     >>> num_that_fit(RunConfig(), [NodeResources("10.0.0.1", 5, 0)], most=9)
     2
     """
-    bundles = bundles_of(_with_all_engines(config))
+    engine = config.engine
+    if isinstance(engine.num_engines, EngineRange):
+        engine = engine.model_copy(update={"num_engines": engine.num_engines.max})
+    bundles = bundles_of(config.model_copy(update={"engine": engine}))
     specs = [ActorSpec(each.kind, "", 1, each.num_cpus, each.num_gpus) for each in bundles]
     rooms = Rooms(nodes)
     for count in range(most):
         if isinstance(rooms.place(specs), Unplaced):
             return count
     return most
-
-
-def _with_all_engines(config: RunConfig) -> RunConfig:
-    engine = config.engine
-    if not isinstance(engine.num_engines, EngineRange):
-        return config
-    changed = engine.model_copy(update={"num_engines": engine.num_engines.max})
-    return config.model_copy(update={"engine": changed})
 
 
 def match_bundles(config: RunConfig) -> list[Bundle]:

@@ -19,8 +19,8 @@ MOST_TOKENS, ENOUGH_TOKENS = 16384, 4096
 
 
 def with_planned_learner(config: RunConfig, size: ModelSize | None) -> RunConfig:
-    """The configuration with a number in place of every `auto` of the learner. With an unknown size of the model, a
-    micro-batch has the default's tokens and is checkpointed."""
+    """The configuration with a number in place of every `auto` of the learner; the same if there is
+    none. With an unknown size of the model, a micro-batch has the default's tokens and is checkpointed."""
     learner = config.learner
     tokens, checkpointing = learner.max_tokens_per_microbatch, learner.gradient_checkpointing
     if tokens != "auto" and checkpointing != "auto":
@@ -50,15 +50,6 @@ def with_planned_learner(config: RunConfig, size: ModelSize | None) -> RunConfig
         options = [(each, False) for each in sizes if each >= enough] + [(each, True) for each in sizes]
     fitting = (option for option in options if size is None or _fits(chosen(*option), size))
     return chosen(*next(fitting, options[-1]))
-
-
-def planned_line(config: RunConfig, size: ModelSize | None) -> str | None:
-    """What was put in place of `auto`, in words; None if there is no `auto`."""
-    planned = with_planned_learner(config, size)
-    if planned is config:
-        return None
-    tokens, on = planned.learner.microbatch_tokens, planned.learner.checkpoints_gradients
-    return f"micro-batches of {tokens} tokens, gradient checkpointing {'on' if on else 'off'} (auto)"
 
 
 def _fits(config: RunConfig, size: ModelSize) -> bool:

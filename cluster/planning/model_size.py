@@ -62,9 +62,7 @@ def model_size(model: str, shape: ModelShape | None) -> ModelSize | None:
     counted = stored_parameters(folder)
     if counted is not None:
         return ModelSize(counted, f"the headers of the weights in {folder}", found, longest)
-    if found is None:
-        return None
-    return ModelSize(count_parameters(found), f"{folder}/config.json", found, longest)
+    return None if found is None else ModelSize(count_parameters(found), f"{folder}/config.json", found, longest)
 
 
 def _longest_tree(given: Mapping[str, Any]) -> int | None:
@@ -78,11 +76,6 @@ def _longest_tree(given: Mapping[str, Any]) -> int | None:
     return min((limit for limit in limits if limit), default=None)
 
 
-def read_shape(folder: Path) -> ModelShape | None:
-    """The shape in config.json, or None for a family that `count_parameters` does not know. Raises ModelError."""
-    return _shape_of(_config_of(folder))
-
-
 def _config_of(folder: Path) -> Mapping[str, Any]:
     try:
         given: Any = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -94,6 +87,7 @@ def _config_of(folder: Path) -> Mapping[str, Any]:
 
 
 def _shape_of(given: Mapping[str, Any]) -> ModelShape | None:
+    """None for a family that `count_parameters` does not know."""
     try:
         return ModelShape.model_validate(
             {key: given[key] for key in ModelShape.model_fields if given.get(key) is not None}

@@ -6,12 +6,13 @@ fault = placement_fault(config, [NodeResources("10.0.0.1", 16, 8)])      # None,
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from cluster.planning.placement import (
     MOST_OF_A_GPU,
     SMALLEST,
     ActorSpec,
+    Kind,
     PlacedActor,
     Rooms,
     Unplaced,
@@ -105,10 +106,10 @@ def _sharing_fault(config: RunConfig, rooms: Rooms) -> str | None:
     assert not isinstance(placed, Unplaced)
     if crowded := _crowded(config, placed):
         return f"Ray would put {crowded}; or set engine.num_gpus above 0.5, so that no two engines share a GPU"
-    if together := _ranks_together(placed):
+    if together := next((names for names in _by_gpu(placed, "learner") if len(names) > 1), None):
         return (
-            f"Ray would put {together} on one GPU, but NCCL allows one rank per GPU; set engine.num_gpus or "
-            "learner.num_gpus above 0.5"
+            f"Ray would put {' and '.join(together)} on one GPU, but NCCL allows one rank per GPU; set "
+            "engine.num_gpus or learner.num_gpus above 0.5"
         )
     staying = [actor for actor in placed if actor.spec.kind != "learner"]
     for actor in placed:
@@ -127,25 +128,21 @@ def _sharing_fault(config: RunConfig, rooms: Rooms) -> str | None:
     return None
 
 
-def _ranks_together(placed: Sequence[PlacedActor]) -> str | None:
-    """Ranks of one learner group that Ray puts on one GPU."""
+def _by_gpu(placed: Sequence[PlacedActor], kind: Kind) -> Iterable[list[str]]:
+    """The names of the engines that Ray puts on each GPU, or of the ranks of each learner group."""
     on_gpu: dict[tuple[str, str, int], list[str]] = {}
     for actor in placed:
-        if actor.spec.kind == "learner":
+        if actor.spec.kind == kind:
             for gpu in actor.gpus:
-                on_gpu.setdefault((actor.spec.name, actor.node, gpu), []).append(actor.name)
-    return next((" and ".join(names) for names in on_gpu.values() if len(names) > 1), None)
+                group = actor.spec.name if kind == "learner" else ""
+                on_gpu.setdefault((group, actor.node, gpu), []).append(actor.name)
+    return on_gpu.values()
 
 
 def _crowded(config: RunConfig, placed: Sequence[PlacedActor]) -> str | None:
     """Engines that Ray puts on one GPU although their shares of its memory add up to more than it has."""
     share = config.engine.gpu_memory_utilization
-    on_gpu: dict[tuple[str, int], list[str]] = {}
-    for actor in placed:
-        if actor.spec.kind == "engine":
-            for gpu in actor.gpus:
-                on_gpu.setdefault((actor.node, gpu), []).append(actor.name)
-    names = max(on_gpu.values(), key=len, default=[])
+    names = max(_by_gpu(placed, "engine"), key=len, default=[])
     if config.engine.kind != "vllm" or len(names) < 2 or len(names) * share <= MOST_OF_A_GPU:
         return None
     return (

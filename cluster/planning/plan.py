@@ -21,7 +21,7 @@ from cluster.planning.memory import (
     learner_memory,
     num_trained,
 )
-from cluster.planning.micro_batches import planned_line, share_of_gpu, with_planned_learner
+from cluster.planning.micro_batches import share_of_gpu, with_planned_learner
 from cluster.planning.model_size import ModelSize, kv_heads, model_size
 from cluster.planning.placement import ActorSpec, actors_of, has_last_match, match_actors, num_later_stages
 from learners.deepspeed_config import deepspeed_config, is_offloaded
@@ -46,22 +46,10 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Disk:
-    """The largest size of a run folder: checkpoints (those that are kept and one being written), models, the league."""
-
-    parts: tuple[Part, ...]
-    over_budget: bool
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(part.num_bytes for part in self.parts)
-
-
-@dataclass(frozen=True)
 class Plan:
     """`size`, and everything that is computed from it, is None if the model's size is unknown. `past_engine`: one whose
     opponents are adapters, None if there is none. `config`: with numbers in place of each `auto`, which `chosen` tells,
-    None if there was no `auto`."""
+    None if there was no `auto`. `disk`: the largest size of a run folder, empty if the model's size is unknown."""
 
     config: RunConfig
     actors: tuple[ActorSpec, ...]
@@ -71,7 +59,7 @@ class Plan:
     learner: Memory | None
     engine: EngineMemory | None
     past_engine: EngineMemory | None
-    disk: Disk | None
+    disk: tuple[Part, ...]
     store_bytes: int
     chosen: str | None
 
@@ -86,8 +74,11 @@ class Plan:
 def make_plan(config: RunConfig) -> Plan:
     """Raises ModelError for a model folder whose config.json or headers cannot be read."""
     size = model_size(config.model, config.model_shape)
-    chosen = planned_line(config, size)
-    config = with_planned_learner(config, size)
+    planned, chosen = with_planned_learner(config, size), None
+    if planned is not config:
+        tokens, on = planned.learner.microbatch_tokens, planned.learner.checkpoints_gradients
+        chosen = f"micro-batches of {tokens} tokens, gradient checkpointing {'on' if on else 'off'} (auto)"
+    config = planned
     holds_past = config.sends_adapters and bool(config.league.num_past)
     return Plan(
         config,
@@ -98,7 +89,7 @@ def make_plan(config: RunConfig) -> Plan:
         learner=learner_memory(config, size) if size else None,
         engine=engine_memory(config, size) if size else None,
         past_engine=engine_memory(config, size, holds_past=True) if size and holds_past else None,
-        disk=make_disk(config, size) if size else None,
+        disk=make_disk(config, size) if size else (),
         store_bytes=snapshot_bytes(config, size) if size else 0,
         chosen=chosen,
     )
@@ -146,25 +137,24 @@ def make_schedule(config: RunConfig) -> Schedule:
     )
 
 
-def make_disk(config: RunConfig, size: ModelSize) -> Disk:
+def make_disk(config: RunConfig, size: ModelSize) -> tuple[Part, ...]:
+    """Checkpoints (those that are kept and one being written), models, the league."""
     policies = len(config.policy_names)
     times = f"{policies} policies x " if policies > 1 else ""
     model = policies * size.num_parameters * bytes_of(config.learner.dtype)
     parts = []
-    over_budget = False
     if config.checkpoint.enabled:
         one, arithmetic = checkpoint_bytes(config, size)
         kept = config.checkpoint.keep_last + 1
         told = f"{times}({config.checkpoint.keep_last} kept + 1 being written) x ({arithmetic})"
         parts.append(Part("checkpoints", policies * one * kept, told))
-        over_budget = config.checkpoint.max_gib is not None and policies * one > config.checkpoint.max_gib * GIB
     stages = int(config.imitation.enabled) + config.self_play.rounds
     parts.append(Part("models", stages * model, f"{stages} stages x {times}{model / policies / GIB:.1f} GiB"))
     if config.league.past_share:
         kept = config.league.max_snapshots
         one = version_bytes(config, size)
         parts.append(Part("league", kept * one, f"{kept} versions x {times}{one / policies / GIB:.2g} GiB"))
-    return Disk(tuple(parts), over_budget)
+    return tuple(parts)
 
 
 def plan_faults(plan: Plan) -> list[str]:
@@ -178,10 +168,10 @@ def plan_faults(plan: Plan) -> list[str]:
     shape, gpus = plan.size.shape if plan.size else None, config.engine.tensor_parallel_size
     if shape is not None and (whole := _not_split(shape, gpus)):
         faults.append(f"{whole} cannot be split over engine.tensor_parallel_size {gpus}; set a divisor of that number")
-    if plan.disk is not None and plan.disk.over_budget:
-        faults.append(
-            f"a checkpoint is larger than checkpoint.max_gib {config.checkpoint.max_gib:g}, which stops a run; raise it"
-        )
+    most = config.checkpoint.max_gib if config.checkpoint.enabled else None
+    one = checkpoint_bytes(config, plan.size)[0] if plan.size else 0
+    if most is not None and len(config.policy_names) * one > most * GIB:
+        faults.append(f"a checkpoint is larger than checkpoint.max_gib {most:g}, which stops a run; raise it")
     return faults
 
 
@@ -198,8 +188,8 @@ def _not_split(shape: ModelShape, gpus: int) -> str | None:
 
 
 def plan_notes(plan: Plan) -> list[str]:
-    """The faults, and warnings."""
-    config, notes = plan.config, plan_faults(plan)
+    """Warnings of what would not stop a run."""
+    config, notes = plan.config, list[str]()
     if plan.size is None:
         return [
             f"the size of {config.model} is unknown, so memory is not estimated: set model_shape (as in its "

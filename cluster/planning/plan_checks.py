@@ -12,7 +12,7 @@ from pathlib import Path
 from actors.models import BUILT_IN
 from cluster.planning.placement_faults import shape_fault
 from learners.deepspeed_config import deepspeed_config
-from spag_ray.config.files import named_paths
+from spag_ray.config.files import named_paths, own_code
 from spag_ray.config.games import game_file
 from spag_ray.config.no_effect import check_something_to_do
 from spag_ray.config.opponents import SCRIPTED
@@ -143,7 +143,5 @@ def _unread(config: RunConfig) -> Iterator[str]:
             raise ConfigError(f"{key}: {error}") from error
         if key == "prompts":
             load_template(name)
-    own = {"objective.advantage": config.objective.advantage}
-    own |= {f"tracking.callbacks.{number}": name for number, name in enumerate(config.tracking.callbacks)}
-    named |= {key: name for key, name in own.items() if ":" in name and game_file(name) is None}
+    named |= {key: name for key, name in own_code(config).items() if game_file(name) is None}
     yield from (_as_given(key, path) for key, path in named.items() if not key.startswith("game"))

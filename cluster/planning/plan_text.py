@@ -35,9 +35,10 @@ def plan_lines(plan: Plan) -> list[str]:
     lines = [*_model(plan), "", *_actors(plan), "", *_schedule(plan)]
     if plan.size is not None:
         lines += ["", *_memory(plan), "", *_disk(plan)]
-    faults = plan_faults(plan)
-    said = [f"{'cannot start' if note in faults else 'note'}: {note}" for note in plan_notes(plan)]
-    return lines + [line for note in said for line in ("", *_wrapped(note))]
+    said = [f"cannot start: {fault}" for fault in plan_faults(plan)]
+    said += [f"note: {note}" for note in plan_notes(plan)]
+    wrapped = (textwrap.wrap(note, 98, subsequent_indent="      ") for note in said)
+    return lines + [line for note in wrapped for line in ("", *note)]
 
 
 def _model(plan: Plan) -> Iterator[str]:
@@ -143,9 +144,9 @@ def _memory(plan: Plan) -> Iterator[str]:
 
 
 def _disk(plan: Plan) -> Iterator[str]:
-    assert plan.disk is not None
-    yield f"disk      {plan.disk.num_bytes / GIB:.1f} GiB in the run folder, plus its logs of games"
-    yield from _parts(plan.disk.parts)
+    num_gib = sum(part.num_bytes for part in plan.disk) / GIB
+    yield f"disk      {num_gib:.1f} GiB in the run folder, plus its logs of games"
+    yield from _parts(plan.disk)
 
 
 def _parts(parts: Sequence[Part]) -> Iterator[str]:
@@ -154,7 +155,3 @@ def _parts(parts: Sequence[Part]) -> Iterator[str]:
         yield f"    {part.name:<28}{part.num_bytes / GIB:>8.2f}  {first}"
         for line in more:
             yield f"{'':<42}{line}"
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, 98, subsequent_indent="      ")

@@ -15,7 +15,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +130,8 @@ class Reservation:
         def is_there(seconds: float) -> bool:
             if gives_up():
                 raise ClusterError("it is no longer waited for room")
-            if not self._are_placed(bundles):
+            nodes = placement_group_table(self._group)["bundles_to_node_id"] if bundles else {}
+            if not all(nodes[bundle] for bundle in bundles):
                 time.sleep(seconds)
                 return False
             return not ready or len(ray.wait(ready, num_returns=len(ready), timeout=seconds)[0]) == len(ready)
@@ -147,12 +148,6 @@ class Reservation:
             if self._group is not None:
                 remove_placement_group(self._group)
                 self._group, self._left, self._taken = None, [], {}
-
-    def _are_placed(self, bundles: Collection[int]) -> bool:
-        if not bundles:
-            return True
-        nodes = placement_group_table(self._group)["bundles_to_node_id"]
-        return all(nodes[bundle] for bundle in bundles)
 
     def _wait(self, what: str, num_cpus: float, num_gpus: float, is_there: Callable[[float], bool]) -> None:
         began = time.monotonic()

@@ -41,6 +41,14 @@ def shown_config(folder: Path) -> dict[str, Any]:
     return without_environment(read_settings(path))
 
 
+def own_code(config: RunConfig) -> dict[str, str]:
+    """{key: name} of the user's own games, function and classes: `my_module:MyGame`."""
+    found = {f"{key}.name": game.name for key, game in zip(config.game_keys, config.games, strict=True)}
+    found["objective.advantage"] = config.objective.advantage
+    found |= {f"tracking.callbacks.{number}": name for number, name in enumerate(config.tracking.callbacks)}
+    return {key: name for key, name in found.items() if ":" in name}
+
+
 def named_paths(config: RunConfig) -> dict[str, str]:
     """{key: path} of the files and folders that a run of this configuration reads. Names of shipped files
     (`quickstart`, `everyday`, a prompt template) are left out unless a file of that name exists."""
@@ -59,13 +67,8 @@ def named_paths(config: RunConfig) -> dict[str, str]:
     maybe_shipped["learner.deepspeed"] = config.learner.deepspeed or ""
     if config.render == "varied":
         maybe_shipped["varied_prompts"] = config.varied_prompts
-    for number, game in enumerate(config.games):
-        if game.is_own and (module := game_file(game.name)) is not None:
-            named[f"{config.game_keys[number]}.name"] = str(package_of(module) or module)
-    if (module := game_file(config.objective.advantage)) is not None:
-        named["objective.advantage"] = str(package_of(module) or module)
-    for number, name in enumerate(config.tracking.callbacks):
+    for key, name in own_code(config).items():
         if (module := game_file(name)) is not None:
-            named[f"tracking.callbacks.{number}"] = str(package_of(module) or module)
+            named[key] = str(package_of(module) or module)
     named |= {key: path for key, path in maybe_shipped.items() if Path(path).is_file()}
     return {key: path for key, path in named.items() if path}

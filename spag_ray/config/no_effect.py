@@ -22,10 +22,8 @@ from spag_ray.host.cpu_features import fast_dtype
 from spag_ray.stages import Stage
 
 LEAST_IMITATION_STEPS = 20  # in fewer a model hardly changes, whatever it is shown
-_SPAG_TERMS = ("length_norm", "constant_length", "mismatch_cap", "kl_weighting")
-_OF_KL = ("kl_weighting", "kl_reference", "kl_reference_every", "kl_reference_average")
-_PAST = ("choose", "num_engines", "num_opponents", "snapshot_every", "max_snapshots")
-_TASKS = ("task_stages", "task_limit", "num_fewshot", "apply_chat_template", "include_path", "download")
+_SPAG_TERMS = "objective.length_norm objective.constant_length objective.mismatch_cap objective.kl_weighting"
+_PAST = "league.choose league.num_engines league.num_opponents league.snapshot_every league.max_snapshots"
 
 
 def check_something_to_do(config: RunConfig) -> None:
@@ -104,124 +102,104 @@ def _value(config: RunConfig, key: str) -> Any:
 
 def _idle_keys(config: RunConfig) -> Iterator[tuple[str, str]]:
     """(key, why) of every key that has no effect in a run of one game, whether it was set or not."""
-    for is_idle, why, part, keys in (*_of_learning(config), *_of_running(config)):
+    for is_idle, why, keys in (*_of_learning(config), *_of_running(config)):
         if is_idle:
-            yield from (((f"{part}.{key}" if part else key), why) for key in keys)
+            if " " not in why:
+                value = _value(config, why)
+                why = f"{why} is {value:g}" if isinstance(value, float) else f"{why} is {value}"
+            yield from ((key, why) for key in keys.split())
 
 
 _CHOICES = ("loss", "advantage", "gain_of", "gain_event")  # of the objective, which set other keys where nobody has
 
-# (whether the keys have no effect, why, their part, the keys)
-_Rule: TypeAlias = tuple[bool, str, str, tuple[str, ...]]
+# (whether the keys have no effect, why: a reason, or the key whose value it is; the keys)
+_Rule: TypeAlias = tuple[bool, str, str]
 
 
 def _of_learning(config: RunConfig) -> list[_Rule]:
     """What the objective and self-play learn by."""
     objective, self_play, imitation = config.objective, config.self_play, config.imitation
+    is_separate = config.policies == "separate"
     return [
-        (objective.loss == "published", "objective.loss is published", "objective", _SPAG_TERMS),
+        (objective.loss == "published", "objective.loss", _SPAG_TERMS),
         (
             objective.length_norm != "constant" and objective.loss != "dr-grpo",
-            f"objective.length_norm is {objective.length_norm}",
-            "objective",
-            ("constant_length",),
+            "objective.length_norm",
+            "objective.constant_length",
         ),
-        (not objective.kl_coeff, "objective.kl_coeff is 0", "objective", _OF_KL),
+        (
+            not objective.kl_coeff,
+            "objective.kl_coeff",
+            "objective.kl_weighting objective.kl_reference objective.kl_reference_every objective.kl_reference_average",
+        ),
         (
             self_play.rounds <= (objective.kl_reference_every or 1),
-            f"self_play.rounds is {self_play.rounds}",
-            "objective",
-            ("kl_reference_every", "kl_reference_average"),
+            "self_play.rounds",
+            "objective.kl_reference_every objective.kl_reference_average",
         ),
-        (not objective.kl_coeff, "objective.kl_coeff is 0 in the first round", "self_play", ("last_kl_coeff",)),
-        (objective.learn_from == "winners", "objective.learn_from is winners", "objective", ("loser_turns",)),
-        (
-            not objective.has_moving_baseline,
-            f"objective.baseline is {objective.baseline}",
-            "objective",
-            ("baseline_decay",),
-        ),
-        (not config.listens, "objective.listening_coeff is 0", "objective", ("listening_turns",)),
-        (not objective.claiming_coeff, "objective.claiming_coeff is 0", "objective", ("claiming_words",)),
+        (not objective.kl_coeff, "objective.kl_coeff is 0 in the first round", "self_play.last_kl_coeff"),
+        (objective.learn_from == "winners", "objective.learn_from", "objective.loser_turns"),
+        (not objective.has_moving_baseline, "objective.baseline", "objective.baseline_decay"),
+        (not config.listens, "objective.listening_coeff is 0", "objective.listening_turns"),
+        (not objective.claiming_coeff, "objective.claiming_coeff", "objective.claiming_words"),
         (
             not objective.claiming_coeff and bool(imitation.claiming_coeff),  # 0 is what it is anyway
-            "objective.claiming_coeff is 0",
-            "imitation",
-            ("claiming_coeff",),
+            "objective.claiming_coeff",
+            "imitation.claiming_coeff",
         ),
         (
             not objective.information_gain,
-            "objective.information_gain is 0",
-            "objective",
-            ("listener", "gain_of", "gain_clip", "gain_event", "gain_seats"),
+            "objective.information_gain",
+            "objective.listener objective.gain_of objective.gain_clip objective.gain_event objective.gain_seats",
         ),
-        (objective.role_weights == "none", "objective.role_weights is none", "objective", ("role_weight_cap",)),
+        (objective.role_weights == "none", "objective.role_weights", "objective.role_weight_cap"),
         (
-            config.policies == "separate",
+            is_separate,
             "with policies: separate each seat has a model of its own, and its games weigh the same",
-            "objective",
-            ("role_weights", "role_weight_cap"),
+            "objective.role_weights objective.role_weight_cap",
         ),
         (
-            config.policies == "separate" or objective.role_weights == "none",
+            is_separate or objective.role_weights == "none",
             f"policies is {config.policies} and objective.role_weights is {objective.role_weights}",
-            "stream",
-            ("role_weight_window",),
+            "stream.role_weight_window",
         ),
         (
             config.learner.reference != "recompute",
             f"learner.reference is {config.learner.reference}: no log-probabilities are corrected",
-            "objective",
-            ("mismatch_cap",),
-        ),
-        (self_play.sft_file is None, "there is no self_play.sft_file", "objective", ("sft_coeff",)),
-        (self_play.sft_file is None, "there is no self_play.sft_file", "self_play", ("sft_rows_per_step",)),
-        (
-            self_play.rounds < 2,
-            f"self_play.rounds is {self_play.rounds}",
-            "self_play",
-            ("last_learning_rate", "last_kl_coeff"),
+            "objective.mismatch_cap",
         ),
         (
-            self_play.on_collapse != "mix",
-            f"self_play.on_collapse is {self_play.on_collapse}",
-            "self_play",
-            ("mix_share",),
+            self_play.sft_file is None,
+            "there is no self_play.sft_file",
+            "objective.sft_coeff self_play.sft_rows_per_step",
         ),
+        (self_play.rounds < 2, "self_play.rounds", "self_play.last_learning_rate self_play.last_kl_coeff"),
+        (self_play.on_collapse != "mix", "self_play.on_collapse", "self_play.mix_share"),
     ]
 
 
 def _of_running(config: RunConfig) -> list[_Rule]:
     """Imitation's games, the schedule, prompts, opponents, evaluation, the machines."""
     imitation, evaluation, learner = config.imitation, config.evaluation, config.learner
+    of_stream = " ".join(f"stream.{key}" for key in StreamConfig.model_fields)
+    of_tasks = ("task_stages", "task_limit", "num_fewshot", "apply_chat_template", "include_path", "download")
+    has_no_template = config.prompts in ("flat", "lines") and not evaluation.apply_chat_template
     return [
-        (imitation.source != "scripted", "all games of imitation.source are imitated", "imitation", ("games",)),
-        (config.schedule != "stream", f"schedule is {config.schedule}", "stream", tuple(StreamConfig.model_fields)),
-        (config.schedule != "stream", f"schedule is {config.schedule}", "checkpoint", ("every_versions",)),
-        (
-            config.prompts in ("flat", "lines") and not evaluation.apply_chat_template,
-            f"prompts is {config.prompts}",
-            "",
-            ("chat_template_kwargs",),
-        ),
-        (config.render != "varied", f"render is {config.render}", "", ("varied_prompts",)),
-        (
-            config.words.source != "deck",
-            f"words.source is {config.words.source}",
-            "words",
-            ("max_held_out_difficulty",),
-        ),
-        (not config.league.past_share, "league.past_share is 0", "league", _PAST),
-        (not evaluation.games, "evaluation.games is 0", "evaluation", ("base_games", "engines")),
-        (not evaluation.against, "evaluation.against is empty", "evaluation", ("against_games",)),
-        (not evaluation.tasks, "evaluation.tasks is empty", "evaluation", _TASKS),
-        (learner.lora is not None, "learner.lora never trains embeddings", "learner", ("freeze_embeddings",)),
-        (learner.lora is None, "there is no learner.lora", "engine", ("max_lora_rank", "max_adapters")),
+        (imitation.source != "scripted", "all games of imitation.source are imitated", "imitation.games"),
+        (config.schedule != "stream", "schedule", f"{of_stream} checkpoint.every_versions"),
+        (has_no_template, "prompts", "chat_template_kwargs"),
+        (config.render != "varied", "render", "varied_prompts"),
+        (config.words.source != "deck", "words.source", "words.max_held_out_difficulty"),
+        (not config.league.past_share, "league.past_share", _PAST),
+        (not evaluation.games, "evaluation.games", "evaluation.base_games evaluation.engines"),
+        (not evaluation.against, "evaluation.against is empty", "evaluation.against_games"),
+        (not evaluation.tasks, "evaluation.tasks is empty", " ".join(f"evaluation.{key}" for key in of_tasks)),
+        (learner.lora is not None, "learner.lora never trains embeddings", "learner.freeze_embeddings"),
+        (learner.lora is None, "there is no learner.lora", "engine.max_lora_rank engine.max_adapters"),
         (
             config.cluster.address is not None,
             "it is of a Ray that is started here, and cluster.address is set",
-            "cluster",
-            ("num_cpus", "metrics_port"),
+            "cluster.num_cpus cluster.metrics_port",
         ),
     ]
 

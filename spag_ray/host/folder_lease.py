@@ -128,15 +128,17 @@ class FolderLease:
         if not now and self._checked_at is not None and time.monotonic() - self._checked_at < CHECK_EVERY_S:
             return
         if not self.is_ours():
+            holder = _parsed(*_texts(self._place, _newest(self._place)))
+            who_now = f"{holder} has it now" if holder else "it no longer exists"
             raise LeaseLostError(
-                f"{self.folder}: this run has lost the lease of its folder ({_who_now(self._place)}), so it ends and "
+                f"{self.folder}: this run has lost the lease of its folder ({who_now}), so it ends and "
                 "leaves the folder unchanged; a run loses the lease if it sent no heartbeat for "
                 f"{DEAD_AFTER_S:g} s, or if {self._place} was deleted"
             )
         self._checked_at = time.monotonic()
 
     def is_ours(self) -> bool:
-        return _newest(self._place) == self._number and _token_of(self._place / str(self._number)) == self._token
+        return _newest(self._place) == self._number and _token_in(_read(self._place / str(self._number))) == self._token
 
     def hand_over(self) -> None:
         """Leave the lease to the process that has adopted it: the end of the block of `held` does not release it."""
@@ -261,7 +263,7 @@ def _is_free(
     first, since, said = _texts(place, number), clock(), False
     while _newest(place) == number:
         texts = _texts(place, number)
-        holder = _parsed(texts)
+        holder = _parsed(*texts)
         if holder is not None and (holder.is_released or has_ended(holder.process)):
             return True
         if texts != first:
@@ -304,26 +306,17 @@ def _newest_term(place: Path, token: str) -> int:
     return max((int(path.name.split(".")[1]) for path in place.glob(f"{token}.*.beat")), default=0)
 
 
-def _parsed(texts: tuple[str, str]) -> Holder | None:
+def _parsed(*texts: str) -> Holder | None:
+    """From the last text that is complete."""
     for text in reversed(texts):
         with contextlib.suppress(ValueError, KeyError, TypeError):  # it is being written, or its writer has died
             return Holder.from_text(text)
     return None
 
 
-def _who_now(place: Path) -> str:
-    holder = _parsed(_texts(place, _newest(place)))
-    return f"{holder} has it now" if holder else "it no longer exists"
-
-
-def _token_of(path: Path) -> str | None:
-    return _token_in(_read(path))
-
-
 def _token_in(text: str) -> str | None:
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        return Holder.from_text(text).token
-    return None
+    holder = _parsed(text)
+    return holder.token if holder else None
 
 
 def _read(path: Path) -> str:

@@ -1,13 +1,17 @@
-"""Names of processes with which another process on the same machine can check later whether they have ended."""
+"""Names of processes with which another process on the same machine can check later whether they have ended, and an end
+of a process with its parent, however that ends (Linux only)."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 
 _PROC = Path("/proc")
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,14 @@ def has_ended(process: Process) -> bool:
         pass
     started = _started(process.pid)
     return started is not None and process.started is not None and started != process.started
+
+
+def end_with(parent: int, by: signal.Signals = signal.SIGKILL) -> None:
+    """Of the calling process: the kernel sends it `by` when the thread of `parent` that forked it ends. What it has
+    started itself gets nothing. Exits with 1 if `parent` has ended already."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def _machine() -> str | None:

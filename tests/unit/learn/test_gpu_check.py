@@ -23,10 +23,10 @@ import learners.head
 from actors.models import load_tokenizer
 from cluster.checks.preflight import check_files
 from cluster.gpu_check import engine_checks, layout_checks, learner_checks, processes, run_checks
-from cluster.gpu_check.causes import cause_of, cause_of_run
 from cluster.gpu_check.check import Check, Finding, Told
 from cluster.gpu_check.layout_checks import layouts
 from cluster.gpu_check.learner_checks import attention, head
+from cluster.gpu_check.processes import cause_of, cause_of_run
 from cluster.gpu_check.run_checks import CHECKS, run_all, why_not
 from cluster.planning.placement_faults import placement_fault
 from cluster.types import NodeResources

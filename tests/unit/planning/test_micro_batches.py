@@ -11,7 +11,7 @@ import pytest
 from cluster.checks.check_results import plan_checks
 from cluster.launch.placed_run import planned
 from cluster.planning.memory import GIB, WELL_FILLED, learner_memory
-from cluster.planning.micro_batches import planned_line, with_planned_learner
+from cluster.planning.micro_batches import with_planned_learner
 from cluster.planning.model_size import ModelSize, count_parameters
 from cluster.planning.plan import make_plan
 from cluster.planning.plan_text import plan_lines
@@ -46,7 +46,7 @@ def chosen(config: RunConfig, size: ModelSize | None = SIZE) -> tuple[int, bool]
 def test_values_that_are_set_are_kept_and_cpus_have_the_defaults() -> None:
     explicit = config_of(max_tokens_per_microbatch=512, gradient_checkpointing=True, num_gpus=1)
     assert with_planned_learner(explicit, SIZE) is explicit
-    assert planned_line(explicit, SIZE) is None
+    assert make_plan(explicit).chosen is None
     assert chosen(config_of(**BOTH | {"num_gpus": 0})) == (2048, False)
     default = LearnerConfig()
     assert (default.microbatch_tokens, default.checkpoints_gradients) == (2048, False)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.planning.model_size import count_parameters, model_size, read_shape, stored_parameters
+from cluster.planning.model_size import count_parameters, model_size, stored_parameters
 from spag_ray.config.parts import ModelShape
 from spag_ray.errors import ModelError
 from tests.support.shapes import LLAMA_2_7B
@@ -40,7 +40,9 @@ def test_parameters_are_those_that_transformers_makes(
     made = AutoModelForCausalLM.from_config(config)
     measured = sum(parameter.numel() for parameter in made.parameters())
     made.save_pretrained(tmp_path)
-    shape = read_shape(tmp_path)
+    size = model_size(str(tmp_path), None)
+    assert size is not None
+    shape = size.shape
     assert shape is not None
     assert shape.model_type == family
     assert count_parameters(shape) == measured

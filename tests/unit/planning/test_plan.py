@@ -13,7 +13,7 @@ import pytest
 from cluster.planning.memory import GIB
 from cluster.planning.placement import totals
 from cluster.planning.placement_faults import placement_doubt, placement_fault
-from cluster.planning.plan import make_plan, plan_notes
+from cluster.planning.plan import make_plan, plan_faults, plan_notes
 from cluster.planning.plan_text import plan_lines
 from cluster.types import NodeResources
 from spag_ray.config.loading import load_config, parse_config
@@ -50,7 +50,7 @@ def test_the_sums_in_a_gpu_configs_comments_are_those_of_its_plan(path: Path) ->
     plan = make_plan(load_config(str(path)))
     assert plan.learner is not None
     assert plan.engine is not None
-    assert plan_notes(plan) == []
+    assert [*plan_faults(plan), *plan_notes(plan)] == []
     assert plan.schedule.imitation_steps is not None, "imitation has no file"
     assert plan.schedule.imitation_steps == 0 or plan.schedule.imitation_steps >= 50
     text = path.read_text(encoding="utf-8")
@@ -166,10 +166,9 @@ def test_checkpoints_count_one_more_than_are_kept_and_both_policies(tiny_model: 
     config["learner"] = {"dtype": "bfloat16"}
     plan = make_plan(parse_config(config))
     assert plan.size is not None
-    assert plan.disk is not None
-    assert plan.disk.parts[0].num_bytes == 2 * 3 * 14 * plan.size.num_parameters
+    assert plan.disk[0].num_bytes == 2 * 3 * 14 * plan.size.num_parameters
     small = make_plan(parse_config({**config, "checkpoint": {"max_gib": 1e-4}}))
-    assert any("checkpoint.max_gib" in note for note in plan_notes(small))
+    assert any("checkpoint.max_gib" in fault for fault in plan_faults(small))
 
 
 def test_a_league_of_adapters_has_one_more_engine_and_small_folders(tiny_model: Path) -> None:
@@ -179,8 +178,7 @@ def test_a_league_of_adapters_has_one_more_engine_and_small_folders(tiny_model: 
     assert [(spec.name, spec.count) for spec in plan.actors if "past" in spec.name] == [("engine-policy-past", 1)]
     assert any("with 4 opponents as adapters" in line for line in plan_lines(plan))
     assert plan.size is not None
-    assert plan.disk is not None
-    kept = {part.name: part.num_bytes for part in plan.disk.parts}["league"]
+    kept = {part.name: part.num_bytes for part in plan.disk}["league"]
     assert 0 < kept < 8 * 2 * plan.size.num_parameters
     whole = make_plan(parse_config({"model": str(tiny_model), "league": {"past_share": 0.3, "num_engines": 4}}))
     assert [(spec.name, spec.count) for spec in whole.actors if "past" in spec.name] == [("engine-policy-past", 4)]
@@ -205,7 +203,8 @@ def test_a_model_that_nobody_knows_is_said_to_be_unknown(tmp_path: Path) -> None
     ],
 )
 def test_what_does_not_fit_is_noted(changes: list[str], noted: str) -> None:
-    assert any(noted in note for note in plan_notes(make_plan(load_config("llama2_7b_8gpu", changes))))
+    plan = make_plan(load_config("llama2_7b_8gpu", changes))
+    assert any(noted in note for note in [*plan_faults(plan), *plan_notes(plan)])
 
 
 def test_what_shares_a_gpu_is_held_against_its_part_of_it() -> None:

@@ -1,4 +1,4 @@
-"""A process that ends with its parent, also when that is killed."""
+"""A process that ends with its parent, also when that is killed. Names of processes: test_folder_lease.py."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 PARENT = """
 import os, sys, time
 from pathlib import Path
-from spag_ray.host.parent_death import end_with
+from spag_ray.host.processes import end_with
 
 parent = os.getpid()
 if os.fork() == 0:
