@@ -21,9 +21,8 @@ from rich.console import Console
 from starlette.types import ASGIApp
 
 from actors.models import resolve_model
-from cluster.launch.placed_run import cards_of, training_words, words_of_file
+from cluster.launch.placed_run import cards_of, rules_of, training_words, words_of_file
 from cluster.monitor.terminal import say
-from cluster.rollout.game_rules import rules_of
 from cluster.serve.app import make_app
 from cluster.serve.client_limits import Connection
 from cluster.serve.guard import Guard
