@@ -23,7 +23,7 @@ from cluster.monitor.train_log import followed
 from cluster.planning.bundles import Bundle, engine_bundles, match_bundles
 from cluster.run.parts import RunParts
 from cluster.run.recovery import Recovery
-from cluster.run.session_api import MAX_ASKED, GameWithUser, last_episodes
+from cluster.run.session_api import MAX_ASKED, last_episodes, play_turn
 from cluster.run.training import train
 from cluster.run.training_verbs import Trainer
 from cluster.runtime.output_files import label_of
@@ -199,9 +199,8 @@ class Run(Actor):
     @actor_method
     @in_group(SESSIONS)
     def play_turn(self, word: str, texts: list[str], human: str, game: str | None = None) -> dict[str, Any]:
-        """See GameWithUser."""
-        parts = self._parts
-        return GameWithUser(self._config, parts.fleet, parts.arenas, parts.seating).turn(word, texts, human, game)
+        """See session_api."""
+        return play_turn(self._parts, word, texts, human, game)
 
     @actor_method
     @in_group(SESSIONS)
