@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 
-from cluster.fleet.engine_record import EngineRecord
 from cluster.fleet.fleet import Fleet
+from cluster.fleet.roster import EngineRecord
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.runtime.nodes import draining_nodes, node_of, ray_nodes
 from cluster.types import Engine

@@ -23,8 +23,8 @@ from functools import partial
 
 import ray
 
-from cluster.fleet.engine_record import EngineRecord
 from cluster.fleet.fleet import Fleet
+from cluster.fleet.roster import EngineRecord
 from cluster.learning.learning_policy import LearningPolicy
 from spag_ray.config.engine import EngineConfig, EngineRange
 from spag_ray.errors import SpagError

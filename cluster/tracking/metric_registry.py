@@ -87,7 +87,7 @@ def _label(label: str, values: Mapping[str, Any]) -> str:
 
 _PLAYED = [{"phase": phase} for phase in ("imitation", "self_play", "evaluation")]
 _PARTS = ("engine", "arena", "buffer", "learners", "evaluation")
-_STATES = ("starting", "behind", "playing", "draining", "asleep", "lost", "retired")  # cluster/fleet/engine_record.py
+_STATES = ("starting", "behind", "playing", "draining", "asleep", "lost", "retired")  # cluster/fleet/roster.py
 _CAUSES = ("crash", "stuck", "out of memory")
 
 _ENDING = r"(?P<seat>attacker|defender|none) (?P<result>win|breach|tie): (?P<reason>.+)"
