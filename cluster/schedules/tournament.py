@@ -8,7 +8,8 @@ only one where engines take the weights of both seats in turn (evaluation.engine
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -135,8 +136,7 @@ class Tournament:
     ) -> None:
         self._matches = matches
         self._status = status
-        parts = config, publisher, seating
-        self._seats: _SharedSeats | _OwnSeats = (_SharedSeats if config.plays_in_turn else _OwnSeats)(*parts)
+        self._seats = (_SharedSeats if config.plays_in_turn else _OwnSeats)(config, publisher, seating)
 
     def play(self, entrants: Sequence[Entrant], against: str | None = None) -> list[Match]:
         """`evaluation.games` of every pairing on held-out words; what has been played is not played again."""
@@ -151,16 +151,56 @@ class Tournament:
         return self._matches.results
 
 
-class _SharedSeats:
-    """Engines that play both seats, with the weights of both players in turn."""
+class _OwnSeats:
+    """Engines for each seat."""
 
     def __init__(self, config: RunConfig, publisher: Publisher, seating: Seating) -> None:
         self._config = config
         self._publisher = publisher
         self._seating = seating
-        self._pool = "players"
-        self._held: Mapping[str | None, str] = {}
-        self._num_taken = 0
+        self._engines: dict[Role, tuple[str, str]] = {}  # (pool, the model that it plays)
+        self._num_taken: Counter[Role] = Counter()
+
+    def check(self, entrants: Sequence[Entrant]) -> None:
+        """Raises ConfigError before any is played if they cannot meet."""
+
+    def taken_by(self, attacker: Entrant, defender: Entrant) -> tuple[Seat, Seat]:
+        first, second = map(self._seat, Role, (attacker, defender))
+        return first, second
+
+    def _seat(self, role: Role, entrant: Entrant) -> Seat:
+        temperature = self._config.evaluation.temperature
+        if entrant.folder is None:
+            return self._seating.guest(entrant.name, entrant.endpoint, temperature, script=entrant.script)
+        pool, player = self._engines_with(role, entrant.folder)
+        return self._seating.engines_of(pool, str(role), entrant.folder, temperature, player)
+
+    def _engines_with(self, role: Role, folder: str) -> tuple[str, str | None]:
+        """(their pool, what requests for these weights name)"""
+        pool, before = self._engines.get(role, ("", ""))
+        if folder != before:
+            self._num_taken[role] += 1
+            number = self._num_taken[role]
+            if before and shape_of(folder) == shape_of(before) and is_safetensors(Path(folder)):
+                self._publisher.give(pool, {None: (folder, number)})
+            else:
+                if before:
+                    self._publisher.fleet.remove_pool(pool)
+                pool = f"{role}-{number}"
+                self._publisher.fleet.start(folder, pool, str(role), self._config.engine.min_engines)
+            self._engines[role] = pool, folder
+        return pool, None
+
+
+class _SharedSeats(_OwnSeats):
+    """Engines that play both seats, with the weights of both players in turn."""
+
+    _pool = "players"
+
+    def __init__(self, config: RunConfig, publisher: Publisher, seating: Seating) -> None:
+        super().__init__(config, publisher, seating)
+        self._held: dict[str, str | None] = {}  # {model: what requests for it name}
+        self._num_given = 0
 
     def check(self, entrants: Sequence[Entrant]) -> None:
         """Raises ConfigError for two models of different shapes, before any is played."""
@@ -174,75 +214,21 @@ class _SharedSeats:
 
     def taken_by(self, attacker: Entrant, defender: Entrant) -> tuple[Seat, Seat]:
         # The first one's weights are those of requests that name nobody.
-        players = [(str(role), entrant) for role, entrant in zip(Role, (attacker, defender), strict=True)]
-        folders = list(dict.fromkeys(entrant.folder for _, entrant in players if entrant.folder is not None))
-        self._give(dict(zip((None, "other"), folders, strict=False)))
-        first, second = (self._seat(role, entrant) for role, entrant in players)
-        return first, second
+        folders = dict.fromkeys(each.folder for each in (attacker, defender) if each.folder is not None)
+        self._give(dict(zip(folders, (None, "other"), strict=False)))
+        return super().taken_by(attacker, defender)
 
-    def _seat(self, role: str, entrant: Entrant) -> Seat:
-        temperature = self._config.evaluation.temperature
-        if entrant.folder is None:
-            return self._seating.guest(entrant.name, entrant.endpoint, temperature, script=entrant.script)
-        player = next(name for name, folder in self._held.items() if folder == entrant.folder)
-        return self._seating.engines_of(self._pool, role, entrant.folder, temperature, player)
+    def _engines_with(self, role: Role, folder: str) -> tuple[str, str | None]:
+        return self._pool, self._held[folder]
 
-    def _give(self, folders: Mapping[str | None, str]) -> None:
-        if {*folders.values()} <= {*self._held.values()}:
+    def _give(self, players: dict[str, str | None]) -> None:
+        if players.keys() <= self._held.keys():
             return
         if not self._held:
-            self._publisher.fleet.start(folders[None], self._pool, self._pool, self._config.engine.min_engines)
-        self._num_taken += 1
-        self._publisher.give(self._pool, {name: (folder, self._num_taken) for name, folder in folders.items()})
-        self._held = folders
-
-
-class _OwnSeats:
-    """Engines for each seat."""
-
-    def __init__(self, config: RunConfig, publisher: Publisher, seating: Seating) -> None:
-        self._seats = {role: _SeatOfMany(role, config, publisher, seating) for role in Role}
-
-    def check(self, entrants: Sequence[Entrant]) -> None:
-        """Any may play."""
-
-    def taken_by(self, attacker: Entrant, defender: Entrant) -> tuple[Seat, Seat]:
-        return self._seats[Role.ATTACKER].taken_by(attacker), self._seats[Role.DEFENDER].taken_by(defender)
-
-
-class _SeatOfMany:
-    """One seat, and the engines that play it for the current player."""
-
-    def __init__(self, role: Role, config: RunConfig, publisher: Publisher, seating: Seating) -> None:
-        self._role = str(role)
-        self._config = config
-        self._publisher = publisher
-        self._seating = seating
-        self._pool = ""
-        self._folder: str | None = None
-        self._num_taken = 0
-
-    def taken_by(self, entrant: Entrant) -> Seat:
-        if entrant.folder is None:
-            return self._seating.guest(
-                entrant.name, entrant.endpoint, self._config.evaluation.temperature, script=entrant.script
-            )
-        self._give_engines(entrant.folder)
-        return self._seating.engines_of(self._pool, self._role, entrant.folder, self._config.evaluation.temperature)
-
-    def _give_engines(self, folder: str) -> None:
-        if folder == self._folder:
-            return
-        self._num_taken += 1
-        is_like = self._folder is not None and shape_of(folder) == shape_of(self._folder)
-        if is_like and is_safetensors(Path(folder)):
-            self._publisher.give(self._pool, {None: (folder, self._num_taken)})
-        else:
-            if self._folder is not None:
-                self._publisher.fleet.remove_pool(self._pool)
-            self._pool = f"{self._role}-{self._num_taken}"
-            self._publisher.fleet.start(folder, self._pool, self._role, self._config.engine.min_engines)
-        self._folder = folder
+            self._publisher.fleet.start(next(iter(players)), self._pool, self._pool, self._config.engine.min_engines)
+        self._num_given += 1
+        self._publisher.give(self._pool, {name: (folder, self._num_given) for folder, name in players.items()})
+        self._held = players
 
 
 def shape_of(folder: str) -> str:
