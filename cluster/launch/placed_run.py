@@ -93,12 +93,7 @@ def place_detached(config: RunConfig, folder: Path, resume: bool) -> list[str]:
         prepared = prepare(config, folder, resume=lease is not None)
         warnings = idle_values(config, prepared.words) + check_cluster(config, prepared.model, folder)
         lease = lease or stack.enter_context(held(make_run_folder(folder, config)))
-        actor = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(Run).options(
-            name=f"run-{label_of(folder)}", namespace=NAMESPACE, lifetime="detached", num_cpus=0
-        )
-        run: RunHandle = actor.remote(
-            planned(config, prepared.model), lease, *prepared, rules=list(map(rules_of, config.each_game))
-        )
+        run = _created(config, folder, lease, prepared, namespace=NAMESPACE, lifetime="detached")
         try:
             get(run.status.remote())  # an error of its constructor is raised here
             run.train_alone.remote()
@@ -223,11 +218,7 @@ def placed_run(
     with contextlib.ExitStack() as stack:
         lease = lease or stack.enter_context(held(folder))
         stack.enter_context(ray_session(config.cluster))
-        actor = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(Run).options(
-            name=f"run-{label_of(folder)}", num_cpus=0
-        )
-        of_run = planned(config, model), lease, model, words, held_out, cards
-        run: RunHandle = actor.remote(*of_run, rules=list(map(rules_of, config.each_game)))
+        run = _created(config, folder, lease, Prepared(model, words, held_out, cards))
         try:
             yield run
         except (KeyboardInterrupt, StopRequestedError) as stop:
@@ -239,6 +230,15 @@ def placed_run(
             _wait_for_the_end(left)
             if lease.is_ours():  # else the placement group of this name belongs to another run
                 free(reservation_of(folder))
+
+
+def _created(config: RunConfig, folder: Path, lease: FolderLease, prepared: Prepared, **options: str) -> RunHandle:
+    """The Run of a folder, of which this process has the lease."""
+    actor = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(Run)
+    handle: RunHandle = actor.options(name=f"run-{label_of(folder)}", num_cpus=0, **options).remote(
+        planned(config, prepared.model), lease, *prepared, rules=list(map(rules_of, config.each_game))
+    )
+    return handle
 
 
 def _processes_of_actors() -> list[psutil.Process]:
