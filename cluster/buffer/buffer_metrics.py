@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from cluster.buffer.buffer_client import Buffer
+from cluster.buffer.buffer_actor import Buffer
 from cluster.buffer.replay_buffer import BufferSample
 from cluster.tracking.recorder import Recorder
 from spag_ray.results.lines import BufferLine, GamesLine

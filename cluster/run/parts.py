@@ -8,8 +8,7 @@ import ray
 
 from actors.arena import Rules
 from actors.models import load_tokenizer
-from cluster.buffer.buffer_actor import BufferActor, BufferHandle, BufferHealth
-from cluster.buffer.buffer_client import Buffer
+from cluster.buffer.buffer_actor import Buffer, BufferActor, BufferHandle, BufferHealth
 from cluster.buffer.buffer_metrics import BufferMetrics
 from cluster.fleet.drained_nodes import DrainedNodes
 from cluster.fleet.elastic_engines import ElasticEngines

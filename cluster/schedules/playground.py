@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from actors.arena import LISTENER
-from cluster.buffer.buffer_client import Buffer
+from cluster.buffer.buffer_actor import Buffer
 from cluster.buffer.buffer_metrics import BufferMetrics
 from cluster.fleet.elastic_engines import ElasticEngines
 from cluster.fleet.engine_meter import EngineMeter
