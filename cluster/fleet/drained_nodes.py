@@ -9,7 +9,7 @@ An engine whose games no other can take plays on until its node ends, and is the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from cluster.fleet.fleet import Fleet
@@ -70,10 +70,6 @@ class DrainedNodes:
         has_left = self._fleet.move_off(record, engine, f"its node {node[:6]} is drained", within_s)
         if record.is_extra or not has_left:
             return
-        while node in alive() and not self._fleet.tasks.is_stopped:
+        while node in {each.node_id for each in ray_nodes()} and not self._fleet.tasks.is_stopped:
             time.sleep(1.0)
         self._fleet.replace(record)
-
-
-def alive() -> Set[str]:
-    return {each.node_id for each in ray_nodes()}
