@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -85,8 +85,9 @@ class Arenas:
         """Tell each arena what has changed in these pools: engines that joined play at once, also in games under way;
         those that are gone get no more requests."""
         with self._lock:
-            members = self._members()
-            calls = _all(self._share_out(pool, members.get(pool) or Members("")) for pool in pools)
+            members, calls = self._members(), dict[Ref[None], ArenaHandle]()
+            for pool in pools:
+                calls |= self._share_out(pool, members.get(pool) or Members(""))
         self._wait_for(calls)
 
     @contextlib.contextmanager
@@ -139,7 +140,8 @@ class Arenas:
             self.handles[index] = handle = self._start(index)
             self._told[index] = {}
             calls = {handle.pause.remote(): handle} if self._is_paused else {}
-            calls |= _all(self._share_out(pool, members) for pool, members in self._members().items())
+            for pool, members in self._members().items():
+                calls |= self._share_out(pool, members)
         self._wait_for(calls)
         for engine_name, seat in list(self._without_room.items()):
             self._wait_for({handle.wait_for_room.remote(*seat, engine_name): handle})
@@ -209,10 +211,6 @@ class Arenas:
         )
         self._watch.watch(name, handle)
         return handle
-
-
-def _all(calls: Iterable[dict[Ref[None], ArenaHandle]]) -> dict[Ref[None], ArenaHandle]:
-    return {call: handle for each in calls for call, handle in each.items()}
 
 
 def shares(arena: int, num_arenas: int, num_engines: int) -> dict[int, float]:
