@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from actors.endpoint_policy import Endpoint
@@ -32,6 +32,7 @@ from spag_ray.weights.weight_files import is_safetensors
 
 # Keys of a model's config.json that describe its origin, not its shape.
 _NOT_SHAPE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache")
+SHARED_POOL = "players"  # of engines that play both seats
 
 
 @dataclass(frozen=True)
@@ -151,15 +152,15 @@ class Tournament:
         return self._matches.results
 
 
+@dataclass(eq=False)
 class _OwnSeats:
     """Engines for each seat."""
 
-    def __init__(self, config: RunConfig, publisher: Publisher, seating: Seating) -> None:
-        self._config = config
-        self._publisher = publisher
-        self._seating = seating
-        self._engines: dict[Role, tuple[str, str]] = {}  # (pool, the model that it plays)
-        self._num_taken: Counter[Role] = Counter()
+    config: RunConfig
+    publisher: Publisher
+    seating: Seating
+    _engines: dict[Role, tuple[str, str]] = field(default_factory=dict)  # (pool, the model that it plays)
+    _num_taken: Counter[Role] = field(default_factory=Counter)
 
     def check(self, entrants: Sequence[Entrant]) -> None:
         """Raises ConfigError before any is played if they cannot meet."""
@@ -169,11 +170,11 @@ class _OwnSeats:
         return first, second
 
     def _seat(self, role: Role, entrant: Entrant) -> Seat:
-        temperature = self._config.evaluation.temperature
+        temperature = self.config.evaluation.temperature
         if entrant.folder is None:
-            return self._seating.guest(entrant.name, entrant.endpoint, temperature, script=entrant.script)
+            return self.seating.guest(entrant.name, entrant.endpoint, temperature, script=entrant.script)
         pool, player = self._engines_with(role, entrant.folder)
-        return self._seating.engines_of(pool, str(role), entrant.folder, temperature, player)
+        return self.seating.engines_of(pool, str(role), entrant.folder, temperature, player)
 
     def _engines_with(self, role: Role, folder: str) -> tuple[str, str | None]:
         """(their pool, what requests for these weights name)"""
@@ -182,25 +183,22 @@ class _OwnSeats:
             self._num_taken[role] += 1
             number = self._num_taken[role]
             if before and shape_of(folder) == shape_of(before) and is_safetensors(Path(folder)):
-                self._publisher.give(pool, {None: (folder, number)})
+                self.publisher.give(pool, {None: (folder, number)})
             else:
                 if before:
-                    self._publisher.fleet.remove_pool(pool)
+                    self.publisher.fleet.remove_pool(pool)
                 pool = f"{role}-{number}"
-                self._publisher.fleet.start(folder, pool, str(role), self._config.engine.min_engines)
+                self.publisher.fleet.start(folder, pool, str(role), self.config.engine.min_engines)
             self._engines[role] = pool, folder
         return pool, None
 
 
+@dataclass(eq=False)
 class _SharedSeats(_OwnSeats):
     """Engines that play both seats, with the weights of both players in turn."""
 
-    _pool = "players"
-
-    def __init__(self, config: RunConfig, publisher: Publisher, seating: Seating) -> None:
-        super().__init__(config, publisher, seating)
-        self._held: dict[str, str | None] = {}  # {model: what requests for it name}
-        self._num_given = 0
+    _held: dict[str, str | None] = field(default_factory=dict)  # {model: what requests for it name}
+    _num_given: int = 0
 
     def check(self, entrants: Sequence[Entrant]) -> None:
         """Raises ConfigError for two models of different shapes, before any is played."""
@@ -219,15 +217,15 @@ class _SharedSeats(_OwnSeats):
         return super().taken_by(attacker, defender)
 
     def _engines_with(self, role: Role, folder: str) -> tuple[str, str | None]:
-        return self._pool, self._held[folder]
+        return SHARED_POOL, self._held[folder]
 
     def _give(self, players: dict[str, str | None]) -> None:
         if players.keys() <= self._held.keys():
             return
         if not self._held:
-            self._publisher.fleet.start(next(iter(players)), self._pool, self._pool, self._config.engine.min_engines)
+            self.publisher.fleet.start(next(iter(players)), SHARED_POOL, SHARED_POOL, self.config.engine.min_engines)
         self._num_given += 1
-        self._publisher.give(self._pool, {name: (folder, self._num_given) for folder, name in players.items()})
+        self.publisher.give(SHARED_POOL, {name: (folder, self._num_given) for folder, name in players.items()})
         self._held = players
 
 
