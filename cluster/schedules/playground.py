@@ -62,16 +62,12 @@ class Playground:
             heard={each.game.full_name for each in heard},
         )
 
-    @property
-    def num_engine_gpus(self) -> float:
-        """The GPUs of the engines that run now; 0 on CPUs. An engine that takes turns with a learner (placement:
-        colocated) has its GPUs to itself while it plays, whatever share Ray reserves for it, or shares one with as many
-        engines as Ray puts there."""
-        share, num_up = self.config.engine.num_gpus, len(self.fleet.roster.up())
-        if self.config.placement != "colocated":
-            return share * num_up
-        return math.ceil(share) * math.ceil(num_up / num_on_one_gpu(share))
-
     def tokens_per_s_per_gpu(self, num_tokens: int, seconds: float) -> float | None:
-        """Of self-play, for the lines of metrics.jsonl; None without GPUs."""
-        return round(num_tokens / seconds / gpus, 1) if (gpus := self.num_engine_gpus) else None
+        """Of self-play, for the lines of metrics.jsonl; None without GPUs. An engine that takes turns with a learner
+        (placement: colocated) has its GPUs to itself while it plays, whatever share Ray reserves for it, or shares one
+        with as many engines as Ray puts there."""
+        share, num_up = self.config.engine.num_gpus, len(self.fleet.roster.up())
+        num_gpus = share * num_up
+        if self.config.placement == "colocated":
+            num_gpus = math.ceil(share) * math.ceil(num_up / num_on_one_gpu(share))
+        return round(num_tokens / seconds / num_gpus, 1) if num_gpus else None
