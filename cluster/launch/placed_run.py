@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 import ray
@@ -26,6 +26,7 @@ from cluster.planning.micro_batches import with_planned_learner
 from cluster.planning.model_size import model_size
 from cluster.planning.reservation import free, reservation_of
 from cluster.run.checkpoint import to_resume
+from cluster.run.parts import Prepared
 from cluster.run.run import CONCURRENCY_GROUPS, Run, RunHandle
 from cluster.runtime.output_files import label_of
 from cluster.runtime.ray_session import NAMESPACE, ClusterError, NoAnswerError, get, is_unavailable, ray_session
@@ -52,16 +53,6 @@ from spag_ray.results.game_names import told_apart
 
 STATUS_WITHIN_S = 5.0
 RUN_SILENT_S = 300.0  # a Run whose process is stopped, or so busy that it is as good as that
-
-
-class Prepared(NamedTuple):
-    """A run's inputs besides its configuration and its folder: a model's folder, words to train on and words held out,
-    and the cards of the scripted expert."""
-
-    model: str
-    words: Scenarios
-    held_out: Scenarios
-    cards: Deck
 
 
 def prepare(config: RunConfig, folder: Path, resume: bool) -> Prepared:
@@ -236,7 +227,7 @@ def _created(config: RunConfig, folder: Path, lease: FolderLease, prepared: Prep
     """The Run of a folder, of which this process has the lease."""
     actor = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(Run)
     handle: RunHandle = actor.options(name=f"run-{label_of(folder)}", num_cpus=0, **options).remote(
-        planned(config, prepared.model), lease, *prepared, rules=list(map(rules_of, config.each_game))
+        planned(config, prepared.model), lease, prepared, list(map(rules_of, config.each_game))
     )
     return handle
 

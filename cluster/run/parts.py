@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import ray
 
@@ -53,6 +54,16 @@ from spag_ray.results.lines import LogDamageLine
 PROBE = "It is something that most people have seen, though few could say when they last looked at it closely."
 
 
+class Prepared(NamedTuple):
+    """A run's inputs besides its configuration and its folder: a model's folder, words to train on and words that are
+    only evaluated on, and the cards of the scripted expert."""
+
+    model: str
+    words: Scenarios
+    held_out: Scenarios
+    cards: Deck
+
+
 class RunParts:
     """What Run, Trainer and Recovery use; every other part gets only what it uses itself.
 
@@ -62,19 +73,10 @@ class RunParts:
 
     _buffer_health: BufferHealth | None = None  # when it was polled last
 
-    def __init__(
-        self,
-        config: RunConfig,
-        lease: FolderLease,
-        model: str,
-        words: Scenarios,
-        held_out: Scenarios,
-        cards: Deck,
-        *,
-        rules: Sequence[Rules],
-    ) -> None:
+    def __init__(self, config: RunConfig, lease: FolderLease, prepared: Prepared, rules: Sequence[Rules]) -> None:
         """With the arenas and the buffer started; engines and learners are started later. The arguments are those of
         Run."""
+        model, words, held_out, cards = prepared
         self.config, self.control, self.cards = config, RunControl(lease), cards
         games = {each.name: each.game for each in rules}
         names = names_by_game(config, games)
