@@ -154,13 +154,11 @@ class ArenaActor(Actor):
             for game, rules in self._games.items()
         }
         outbox = _Outbox(self._buffer)
-        paced = _Pausable(source, self._may_play)
 
         def play(task: GameTask) -> Coroutine[Any, Any, Episode]:
-            rules = self._games[task.game]
-            return play_game(task, players[rules.name], rules)
+            return play_game(task, players[task.game], self._games[task.game])
 
-        async for episode in play_all(paced, play, games_in_flight):
+        async for episode in play_all(_Pausable(source, self._may_play), play, games_in_flight):
             await outbox.put(encode(episode))
         return await outbox.close()
 

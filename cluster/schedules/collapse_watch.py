@@ -65,10 +65,8 @@ class CollapseWatch:
         against, found = self.config.evaluation.against, self.matches.results
         figures: dict[str, Figure] = {}
         for game, names in self.games.items():
-            own, which = (
-                figures_of(stage, of_game(found, game), against, {}, names),
-                told_apart(self.games, f"{game}: "),
-            )
+            which = told_apart(self.games, f"{game}: ")
+            own = figures_of(stage, of_game(found, game), against, {}, names)
             figures |= {f"{which}{figure}": value for figure, value in own.items()}
         return figures | figures_of(stage, (), (), entropies, names_of_all(self.games))
 

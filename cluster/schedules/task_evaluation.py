@@ -13,7 +13,6 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import ray
@@ -113,7 +112,7 @@ class TaskEvaluation:
                 while rows is None:
                     actor = actor or self._start(model)
                     try:
-                        rows = self._ask(actor, name, stage, partial(self.ground.fleet.roster.of, policy))
+                        rows = self._ask(actor, name, stage, policy)
                     except (ray.exceptions.RayActorError, EngineGoneError, HarnessStuckError) as error:
                         is_stuck = isinstance(error, HarnessStuckError)
                         self.restarts.count("evaluation", str(error) if is_stuck else error)
@@ -154,10 +153,8 @@ class TaskEvaluation:
         )
         return handle
 
-    def _ask(
-        self, actor: EvaluationHandle, name: str, stage: str, engines: Callable[[], Sequence[Engine]]
-    ) -> list[Evaluation]:
-        asked = actor.evaluate.remote(name, stage, self._wait_for(engines))
+    def _ask(self, actor: EvaluationHandle, name: str, stage: str, policy: str) -> list[Evaluation]:
+        asked = actor.evaluate.remote(name, stage, self._wait_for(policy))
         progress, found = actor.progress.remote(), (0, 0)
         # Importing the harness takes long; after that the actor always answers.
         answered, patience_s = time.monotonic(), self.ground.config.engine.start_timeout_s
@@ -177,10 +174,10 @@ class TaskEvaluation:
             )
         return rows
 
-    def _wait_for(self, engines: Callable[[], Sequence[Engine]]) -> list[Engine]:
-        """Wait for an engine: there may be none while a dead one is replaced."""
+    def _wait_for(self, policy: str) -> list[Engine]:
+        """Wait for an engine of a policy: there may be none while a dead one is replaced."""
         deadline = time.monotonic() + self.ground.config.engine.start_timeout_s
-        while not (found := list(engines())):
+        while not (found := self.ground.fleet.roster.of(policy)):
             if time.monotonic() > deadline:
                 raise EngineError(f"no engine to evaluate with; see {self.lease.folder}/logs")
             self.ground.poll_health()
