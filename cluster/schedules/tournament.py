@@ -163,7 +163,7 @@ class _OwnSeats:
     _num_taken: Counter[Role] = field(default_factory=Counter)
 
     def check(self, entrants: Sequence[Entrant]) -> None:
-        """Raises ConfigError before any is played if they cannot meet."""
+        """Raises ConfigError, before any is played, for players that cannot meet: here any can."""
 
     def taken_by(self, attacker: Entrant, defender: Entrant) -> tuple[Seat, Seat]:
         first, second = map(self._seat, Role, (attacker, defender))
@@ -201,7 +201,7 @@ class _SharedSeats(_OwnSeats):
     _num_given: int = 0
 
     def check(self, entrants: Sequence[Entrant]) -> None:
-        """Raises ConfigError for two models of different shapes, before any is played."""
+        """For two models of different shapes."""
         folders = [entrant.folder for entrant in entrants if entrant.folder is not None]
         for folder in folders:
             if shape_of(folder) != shape_of(folders[0]):
