@@ -38,14 +38,10 @@ class FrozenOpponents:
     guesser: Role = Role.DEFENDER
     _pools: set[str] = field(default_factory=set)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The opponents of every later stage."""
-        return self.config.evaluation.against
-
     def evaluate(self, stage: Stage) -> None:
         """The newest weights, those of `stage`, against every opponent of an earlier stage."""
-        opponents = [opponent for opponent in map(Stage.parse, self.names) if opponent.order < stage.order]
+        every = map(Stage.parse, self.config.evaluation.against)
+        opponents = [opponent for opponent in every if opponent.order < stage.order]
         self.meet(stage, opponents, self.config.evaluation.num_against_games)
 
     def meet(self, stage: Stage, opponents: Sequence[Stage], num_games: int) -> None:
@@ -84,7 +80,7 @@ class FrozenOpponents:
         """The seats of all opponents, by the names that an arena uses."""
         return {
             seat_of(name, role): self._frozen(role, Stage.parse(name), temperature)
-            for name in self.names
+            for name in self.config.evaluation.against
             for role in Role
         }
 
