@@ -21,8 +21,8 @@ from benchmarks.stream_restart import stream_spec
 from cluster.buffer.buffer_actor import BufferActor
 from cluster.fleet.heartbeats import Heartbeats
 from cluster.rollout.arena_actor import ArenaActor
+from cluster.rollout.arenas import shares
 from cluster.rollout.request_queue import Packed, RequestQueue
-from cluster.rollout.shards import shares
 from cluster.runtime.ray_session import collect_seldom, ray_session
 from cluster.supervision.actor_watch import BEAT_S
 from cluster.supervision.tasks import Tasks

@@ -39,8 +39,7 @@ import ray
 from benchmarks.machine import machine
 from benchmarks.scale_playing import Plane, learn
 from benchmarks.stream_restart import PER_VERSION, a_game, stream_spec
-from cluster.buffer.buffer_actor import BufferActor
-from cluster.buffer.buffer_client import Buffer
+from cluster.buffer.buffer_actor import Buffer, BufferActor
 from cluster.buffer.buffer_metrics import BufferMetrics
 from cluster.buffer.stream import STAGE
 from cluster.runtime.ray_session import get, ray_session

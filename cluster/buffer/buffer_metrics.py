@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
-from cluster.buffer.buffer_client import Buffer
-from cluster.buffer.replay_buffer import BufferSample
+from cluster.buffer.buffer_actor import Buffer
 from cluster.tracking.recorder import Recorder
 from spag_ray.results.lines import BufferLine, GamesLine
 
@@ -34,19 +34,15 @@ class BufferMetrics:
                 self._games[phase, game] = count.num_games
                 ends = {str(end): num_games for end, num_games in count.ends.items()}
                 self._recorder.record(GamesLine(phase, game, count.num_turns, count.num_tokens, ends))
-        self._recorder.record(self._waiting(sample))
-
-    def _waiting(self, sample: BufferSample) -> BufferLine:
-        oldest_s = round(sample.oldest_s, 1)
-        if (stream := sample.stream) is None:
-            return BufferLine(sample.waiting, oldest_s)
-        return BufferLine(
-            sample.waiting,
-            oldest_s,
-            permits_free=stream.permits_free,
-            begun=stream.begun,
-            lost=stream.lost,
-            repeated=stream.repeated,
-            evicted=stream.evicted,
-            lags={lag: stream.lag[lag] for lag in range(self._max_lag + 1)},
-        )
+        line = BufferLine(sample.waiting, round(sample.oldest_s, 1))
+        if (stream := sample.stream) is not None:
+            line = replace(
+                line,
+                permits_free=stream.permits_free,
+                begun=stream.begun,
+                lost=stream.lost,
+                repeated=stream.repeated,
+                evicted=stream.evicted,
+                lags={lag: stream.lag[lag] for lag in range(self._max_lag + 1)},
+            )
+        self._recorder.record(line)

@@ -29,7 +29,7 @@ import copy
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,24 +104,19 @@ class ReplayQueue:
         probabilities in proportion to their priorities (Efraimidis and Spirakis, 2006). Games of a group, `group_size`
         numbers in a row, stay together, at the place of the first of them. Groups that are whole, as `is_whole` says of
         each game's number, come before others."""
-        places: Sequence[int] = range(len(self._entries))
+        ordered = list(self._entries)
         if self._order == "recent":
-            places = places[::-1]
+            ordered.reverse()
         elif self._order == "prioritized":
-            keys = [self._random.random() ** (1.0 / max(entry.priority, 1e-3)) for entry in self._entries]
-            places = sorted(places, key=lambda place: -keys[place])
+            ordered.sort(key=lambda entry: -(self._random.random() ** (1.0 / max(entry.priority, 1e-3))))
         if group_size > 1:
-            entries, first = self._entries, dict[int, int]()
-            for rank, place in enumerate(places):
-                first.setdefault(entries[place].number // group_size, rank)
-            places = sorted(
-                places,
-                key=lambda place: (not is_whole(entries[place].number), first[entries[place].number // group_size]),
-            )
-        chosen = places[:count]
-        taken = [self._entries[place] for place in chosen]
-        for place in chosen:
-            self._entries[place].uses_left -= 1
+            first: dict[int, int] = {}
+            for rank, entry in enumerate(ordered):
+                first.setdefault(entry.number // group_size, rank)
+            ordered.sort(key=lambda entry: (not is_whole(entry.number), first[entry.number // group_size]))
+        taken = ordered[:count]
+        for entry in taken:
+            entry.uses_left -= 1
         self._entries = [entry for entry in self._entries if entry.uses_left]
         return taken
 

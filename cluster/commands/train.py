@@ -14,10 +14,11 @@ from rich.console import Console
 from cluster.checks.cluster_checks import check_cluster
 from cluster.commands.report import report_finished
 from cluster.launch.jobs import check_run_dir
-from cluster.launch.placed_run import Prepared, idle_values, placed_run, prepare, stream_hint, watch_run
+from cluster.launch.placed_run import idle_values, placed_run, prepare, stream_hint, watch_run
 from cluster.monitor.tables import evaluation_tables, guess_tables, head_to_head_lines, outcome_table
 from cluster.monitor.terminal import say
 from cluster.monitor.train_log import TrainLog, printed_on
+from cluster.run.parts import Prepared
 from cluster.runtime.ray_session import get, is_job, ray_session
 from cluster.runtime.run_folder import check_is_run, make_run_folder, with_kept_dtypes
 from cluster.runtime.stop_notice import notice_to_stop

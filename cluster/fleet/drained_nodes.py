@@ -9,11 +9,12 @@ An engine whose games no other can take plays on until its node ends, and is the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
-from cluster.fleet.engine_record import EngineRecord
 from cluster.fleet.fleet import Fleet
+from cluster.fleet.roster import EngineRecord
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.runtime.nodes import draining_nodes, node_of, ray_nodes
 from cluster.types import Engine
@@ -22,30 +23,24 @@ LEAVE_WITHIN_S = 120.0  # where Ray gives no deadline
 MARGIN_S = 5.0
 
 
+@dataclass(eq=False)
 class DrainedNodes:
     """Call `poll` again and again. `save_soon` asks for a checkpoint."""
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        policies: Sequence[LearningPolicy],
-        save_soon: Callable[[], None],
-        note: Callable[[str], None],
-    ) -> None:
-        self._fleet = fleet
-        self._policies = policies
-        self._save_soon = save_soon
-        self._note = note
-        self._saved_for: set[str] = set()
-        self._leaving: set[str] = set()  # engines
+    fleet: Fleet
+    policies: Sequence[LearningPolicy]
+    save_soon: Callable[[], None]
+    note: Callable[[str], None]
+    _saved_for: set[str] = field(default_factory=set)
+    _leaving: set[str] = field(default_factory=set)  # engines
 
     def poll(self) -> None:
         draining = draining_nodes()
         if not draining:
             return
         self._save_for(draining)
-        with self._fleet.roster.lock:
-            up = [(each, each.process) for each in self._fleet.roster.records if each.is_up]
+        with self.fleet.roster.lock:
+            up = [(each, each.process) for each in self.fleet.roster.records if each.is_up]
         on_nodes = [(record, engine, node_of(engine.handle)) for record, engine in up]
         staying = {
             each.pool for each, _, node in on_nodes if node not in draining and each.may_play and not each.leaving
@@ -54,26 +49,22 @@ class DrainedNodes:
             if node in draining and record.pool in staying and engine.name not in self._leaving:
                 self._leaving.add(engine.name)
                 leave = partial(self._leave, record, engine, node, draining[node])
-                self._fleet.tasks.start(f"leave-{engine.name}", leave)
+                self.fleet.tasks.start(f"leave-{engine.name}", leave)
 
     def _save_for(self, draining: Mapping[str, float]) -> None:
-        groups = [policy.learners for policy in self._policies if policy.learners is not None]
+        groups = [policy.learners for policy in self.policies if policy.learners is not None]
         nodes = {node for group in groups for node in group.nodes} & draining.keys()
         if nodes - self._saved_for:
             self._saved_for |= nodes
-            self._note(f"node {min(nodes)[:6]} of a learner is drained: a checkpoint is written as soon as it can be")
-            self._save_soon()
+            self.note(f"node {min(nodes)[:6]} of a learner is drained: a checkpoint is written as soon as it can be")
+            self.save_soon()
 
     def _leave(self, record: EngineRecord, engine: Engine, node: str, deadline: float) -> None:
         """`deadline`: seconds since the epoch; 0 if there is none."""
         within_s = max(0.0, deadline - time.time() - MARGIN_S) if deadline else LEAVE_WITHIN_S
-        has_left = self._fleet.move_off(record, engine, f"its node {node[:6]} is drained", within_s)
+        has_left = self.fleet.move_off(record, engine, f"its node {node[:6]} is drained", within_s)
         if record.is_extra or not has_left:
             return
-        while node in alive() and not self._fleet.tasks.is_stopped:
+        while node in {each.node_id for each in ray_nodes()} and not self.fleet.tasks.is_stopped:
             time.sleep(1.0)
-        self._fleet.replace(record)
-
-
-def alive() -> Set[str]:
-    return {each.node_id for each in ray_nodes()}
+        self.fleet.replace(record)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import ray
 
-from cluster.fleet.engine_record import EngineRecord
+from cluster.fleet.roster import EngineRecord
 from cluster.handles import EngineHandle, Ref
 from cluster.planning.reservation import Reservation
 from cluster.rollout.arenas import Arenas

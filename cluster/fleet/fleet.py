@@ -26,10 +26,9 @@ from pathlib import Path
 
 import ray
 
-from cluster.fleet.engine_record import EngineRecord, State
 from cluster.fleet.engine_start import EngineStarter
 from cluster.fleet.heartbeats import Heartbeats
-from cluster.fleet.roster import Roster
+from cluster.fleet.roster import EngineRecord, Roster, State
 from cluster.handles import SavedWeights
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.planning.reservation import Reservation

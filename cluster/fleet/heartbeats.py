@@ -51,12 +51,12 @@ class Heartbeats:
         calls = [beat.call for beat in self._beats.values()]
         answered = set(ray.wait(calls, num_returns=len(calls), timeout=0)[0]) if calls else set()
         for name, beat in list(self._beats.items()):
+            is_late = time.monotonic() - beat.asked > self._hold_s + self._config.heartbeat_timeout_s
             if beat.call in answered:
-                fault = self._heard(engines[name], beat)
-            elif time.monotonic() - beat.asked > self._hold_s + self._config.heartbeat_timeout_s:
-                fault = f"{name} has not answered a heartbeat for {self._config.heartbeat_timeout_s:g} s"
+                fault = self._heard(engines[name], beat, is_late)
             else:
-                fault = None
+                silent = f"{name} has not answered a heartbeat for {self._config.heartbeat_timeout_s:g} s"
+                fault = silent if is_late else None
             if fault is not None:
                 del self._beats[name]
                 self._lost(name, fault)
@@ -64,13 +64,12 @@ class Heartbeats:
     def _ask(self, engine: Engine) -> _Beat:
         return _Beat(engine.handle.heartbeat.remote(self._hold_s), time.monotonic())
 
-    def _heard(self, engine: Engine, beat: _Beat) -> BaseException | str | None:
+    def _heard(self, engine: Engine, beat: _Beat, is_late: bool) -> BaseException | str | None:
         """What is wrong with an engine that has answered, if anything."""
         try:
             num_pending, idle_s = ray.get(beat.call)
         except ray.exceptions.ActorUnavailableError:  # the network failed: it may live, and is asked again
             self._beats[engine.name] = _Beat(self._ask(engine).call, beat.asked)
-            is_late = time.monotonic() - beat.asked > self._hold_s + self._config.heartbeat_timeout_s
             return f"{engine.name} could not be reached for {self._config.heartbeat_timeout_s:g} s" if is_late else None
         except ray.exceptions.RayError as error:
             return error

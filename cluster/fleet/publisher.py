@@ -12,8 +12,8 @@ from pathlib import Path
 import ray
 
 from actors.policy import WakePart
-from cluster.fleet.engine_record import EngineRecord, State
 from cluster.fleet.fleet import LOOK_EVERY_S, Fleet
+from cluster.fleet.roster import EngineRecord, State
 from cluster.handles import Ref, SavedWeights
 from cluster.learning.direct_channel import gather
 from cluster.learning.learning_policy import LearningPolicy

@@ -1,13 +1,18 @@
-"""The records of all engines of a run, and every change of their states: a line in the log of the Run, and one in
-metrics.jsonl."""
+"""The records of all engines of a run, and every change of their states (drawn in docs/architecture.md): a line in the
+log of the Run, and one in metrics.jsonl.
+
+`lost` is an engine that died or was stopped: another one starts in its slot. `retired` is for good.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 
-from cluster.fleet.engine_record import EngineRecord, State
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.rollout.arenas import Members
 from cluster.runtime.locks import RankedLock
@@ -16,6 +21,82 @@ from cluster.types import Engine
 from spag_ray.results.lines import EngineStateLine
 
 log = logging.getLogger("spag_ray.fleet")
+
+
+class State(StrEnum):
+    STARTING = "starting"  # its process starts, or loads its model
+    BEHIND = "behind"  # it is up, and waits for the weights that the others play
+    PLAYING = "playing"
+    DRAINING = "draining"  # its games go on, and it gets no new one
+    ASLEEP = "asleep"  # a learner uses its devices
+    LOST = "lost"
+    RETIRED = "retired"
+
+
+_ENDS = (State.LOST, State.RETIRED)
+MAY_BECOME: dict[State, frozenset[State]] = {
+    State.STARTING: frozenset((State.BEHIND, *_ENDS)),
+    State.BEHIND: frozenset((State.PLAYING, State.ASLEEP, *_ENDS)),
+    State.PLAYING: frozenset((State.DRAINING, State.ASLEEP, *_ENDS)),
+    State.DRAINING: frozenset((State.PLAYING, State.ASLEEP, *_ENDS)),
+    State.ASLEEP: frozenset((State.BEHIND, State.PLAYING, State.DRAINING, *_ENDS)),
+    State.LOST: frozenset((State.STARTING, State.RETIRED)),
+    State.RETIRED: frozenset(),
+}
+UP = frozenset((State.BEHIND, State.PLAYING, State.DRAINING, State.ASLEEP))
+MAY_PLAY = UP - {State.BEHIND}
+
+
+@dataclass(eq=False)
+class EngineRecord:
+    """One place for an engine. It is read and changed under the roster's lock.
+
+    `slot` stays the same for all engines that follow each other there; `life` counts them. `policy` stamps its turns.
+    `learner`: the policy whose newest weights it plays; without one it plays `model`, or the saved weights that its
+    pool was given last. `num_adapters`: the saved adapters that it can hold. `is_extra`: it was added because games
+    needed it, and is not replaced. `version`: of the weights that it plays, None before it has any. `since`: when it
+    changed to its state, in seconds of time.monotonic. `leaving`: why it leaves when its games have ended.
+    """
+
+    slot: str
+    pool: str
+    policy: str
+    model: str
+    learner: LearningPolicy | None = None
+    num_adapters: int = 0
+    is_extra: bool = False
+    life: int = 1
+    engine: Engine | None = None
+    state: State = State.STARTING
+    version: int | None = None
+    leaving: str = ""
+    since: float = field(default_factory=time.monotonic)
+
+    @property
+    def name(self) -> str:
+        """The name of the engine that is there now, or was last."""
+        return self.slot if self.life == 1 else f"{self.slot}.{self.life}"
+
+    @property
+    def is_up(self) -> bool:
+        return self.state in UP
+
+    @property
+    def may_play(self) -> bool:
+        """Whether arenas know it. One that sleeps stays known: nothing is asked meanwhile."""
+        return self.version is not None and self.state in MAY_PLAY
+
+    @property
+    def process(self) -> Engine:
+        """Its actor, for those that call it. Raises AssertionError before it has one."""
+        assert self.engine is not None, f"{self.name} has no process yet"
+        return self.engine
+
+    def awake(self) -> State:
+        """The state that it wakes to."""
+        if self.version is None:
+            return State.BEHIND
+        return State.DRAINING if self.leaving else State.PLAYING
 
 
 class Roster:
@@ -53,13 +134,17 @@ class Roster:
 
     def become(self, record: EngineRecord, state: State, reason: str) -> None:
         """The caller holds the lock."""
-        before = record.state
-        self._tell(record, before, record.become(state), reason)
+        assert state in MAY_BECOME[record.state], f"{record.name} is {record.state} and cannot become {state}"
+        before, since = record.state, record.since
+        record.state, record.since = state, time.monotonic()
+        self._tell(record, before, record.since - since, reason)
 
     def next_life(self, record: EngineRecord) -> None:
         """The next engine starts in the slot of a lost one. The caller holds the lock."""
-        before, lost = record.state, record.name
-        self._tell(record, before, record.next_life(), f"it takes the place of {lost}")
+        lost = record.name
+        record.life += 1
+        record.engine, record.version, record.leaving = None, None, ""
+        self.become(record, State.STARTING, f"it takes the place of {lost}")
 
     def plays(self, records: Iterable[EngineRecord], version: int) -> list[EngineRecord]:
         """These have the weights of `version`. Returns those that had none before, and play from now on."""

@@ -12,6 +12,7 @@ import logging
 import shlex
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -142,24 +143,24 @@ def follow_job(client: Any, job: str, console: Console, ask: Callable[[], bool])
     return info.driver_exit_code if info.driver_exit_code is not None else int(str(info.status) not in wanted)
 
 
+@dataclass(eq=False)
 class _Log:
     """A job's output. Each character is printed once, although every connection sends the whole output again."""
 
-    def __init__(self, client: Any, job: str, console: Console) -> None:
-        self._client = client
-        self._job = job
-        self._console = console
-        self._num_shown = 0
+    client: Any
+    job: str
+    console: Console
+    _num_shown: int = 0
 
     async def show(self) -> None:
         """Prints the output until the job or the connection ends."""
         seen = 0
-        async for text in self._client.tail_job_logs(self._job):
+        async for text in self.client.tail_job_logs(self.job):
             seen += len(text)
             num_new = seen - self._num_shown
             if num_new > 0:
                 self._num_shown = seen
-                self._console.print(text[-num_new:], end="", markup=False, highlight=False, soft_wrap=True)
+                self.console.print(text[-num_new:], end="", markup=False, highlight=False, soft_wrap=True)
 
 
 def check_run_dir(run_dir: Path) -> None:

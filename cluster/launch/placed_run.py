@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 import ray
 from rich.console import Console
 
+from actors.arena import Rules
 from actors.models import resolve_model
 from cluster.checks.cluster_checks import check_cluster
 from cluster.checks.known_imports import mark_of
@@ -24,8 +25,8 @@ from cluster.monitor.terminal import say
 from cluster.planning.micro_batches import with_planned_learner
 from cluster.planning.model_size import model_size
 from cluster.planning.reservation import free, reservation_of
-from cluster.rollout.game_rules import every_rules
 from cluster.run.checkpoint import to_resume
+from cluster.run.parts import Prepared
 from cluster.run.run import CONCURRENCY_GROUPS, Run, RunHandle
 from cluster.runtime.output_files import label_of
 from cluster.runtime.ray_session import NAMESPACE, ClusterError, NoAnswerError, get, is_unavailable, ray_session
@@ -41,9 +42,10 @@ from cluster.types import Progress
 from spag_ray.config.no_effect import few_imitation_steps, slow_dtypes, values_without_effect
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, InputError, StopRequestedError
-from spag_ray.game.protocol import ReadsScenarios
+from spag_ray.game.protocol import ReadsScenarios, guesser_of
 from spag_ray.game.words import read_lines, read_scenarios, read_words
-from spag_ray.games.of_config import Scenarios, game_of, scenarios_of
+from spag_ray.games.of_config import Scenarios, game_of, scenarios_of, style_of
+from spag_ray.games.registry import module_to_send
 from spag_ray.games.taboo.decks import Deck, easy_cards, load_deck, split_words, without_words
 from spag_ray.games.taboo.prompt_file import untold_guesses
 from spag_ray.host.folder_lease import FolderLease, held
@@ -51,16 +53,6 @@ from spag_ray.results.game_names import told_apart
 
 STATUS_WITHIN_S = 5.0
 RUN_SILENT_S = 300.0  # a Run whose process is stopped, or so busy that it is as good as that
-
-
-class Prepared(NamedTuple):
-    """A run's inputs besides its configuration and its folder: a model's folder, words to train on and words held out,
-    and the cards of the scripted expert."""
-
-    model: str
-    words: Scenarios
-    held_out: Scenarios
-    cards: Deck
 
 
 def prepare(config: RunConfig, folder: Path, resume: bool) -> Prepared:
@@ -92,10 +84,7 @@ def place_detached(config: RunConfig, folder: Path, resume: bool) -> list[str]:
         prepared = prepare(config, folder, resume=lease is not None)
         warnings = idle_values(config, prepared.words) + check_cluster(config, prepared.model, folder)
         lease = lease or stack.enter_context(held(make_run_folder(folder, config)))
-        actor = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(Run).options(
-            name=f"run-{label_of(folder)}", namespace=NAMESPACE, lifetime="detached", num_cpus=0
-        )
-        run: RunHandle = actor.remote(planned(config, prepared.model), lease, *prepared, rules=every_rules(config))
+        run = _created(config, folder, lease, prepared, namespace=NAMESPACE, lifetime="detached")
         try:
             get(run.status.remote())  # an error of its constructor is raised here
             run.train_alone.remote()
@@ -181,6 +170,18 @@ def training_words(config: RunConfig, cards: Deck) -> tuple[list[str], list[str]
     return words[: config.words.num_train], held_out
 
 
+def rules_of(config: RunConfig) -> Rules:
+    """The rules that arenas play by, of a configuration of one game. A class from a user's file or package is sent to
+    other processes with its code and that of all imported modules of the package, because its files need not be
+    there."""
+    game = game_of(config)
+    if (module := module_to_send(game)) is not None:
+        ray.cloudpickle.register_pickle_by_value(module)
+    is_heard = config.objective.information_gain > 0 and guesser_of(game) is not None
+    heard = config.objective.gain_event if is_heard else None
+    return Rules(game, config.game.full_name, style_of(config, game), config.chat_template_kwargs, heard)
+
+
 def words_of_file(config: RunConfig, path: Path) -> Scenarios:
     """The words to play from a file with one per line; in a game without cards, its scenarios. Raises InputError."""
     if names := told_apart(config.game_names, ", ".join(config.game_names)):
@@ -208,11 +209,7 @@ def placed_run(
     with contextlib.ExitStack() as stack:
         lease = lease or stack.enter_context(held(folder))
         stack.enter_context(ray_session(config.cluster))
-        actor = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(Run).options(
-            name=f"run-{label_of(folder)}", num_cpus=0
-        )
-        of_run = planned(config, model), lease, model, words, held_out, cards
-        run: RunHandle = actor.remote(*of_run, rules=every_rules(config))
+        run = _created(config, folder, lease, Prepared(model, words, held_out, cards))
         try:
             yield run
         except (KeyboardInterrupt, StopRequestedError) as stop:
@@ -224,6 +221,15 @@ def placed_run(
             _wait_for_the_end(left)
             if lease.is_ours():  # else the placement group of this name belongs to another run
                 free(reservation_of(folder))
+
+
+def _created(config: RunConfig, folder: Path, lease: FolderLease, prepared: Prepared, **options: str) -> RunHandle:
+    """The Run of a folder, of which this process has the lease."""
+    actor = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(Run)
+    handle: RunHandle = actor.options(name=f"run-{label_of(folder)}", num_cpus=0, **options).remote(
+        planned(config, prepared.model), lease, prepared, list(map(rules_of, config.each_game))
+    )
+    return handle
 
 
 def _processes_of_actors() -> list[psutil.Process]:

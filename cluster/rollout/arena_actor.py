@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from actors.arena import LISTENER, GameTask, Player, Rules, TaskList, TaskSource, answer, play_all, play_game
@@ -153,13 +154,11 @@ class ArenaActor(Actor):
             for game, rules in self._games.items()
         }
         outbox = _Outbox(self._buffer)
-        paced = _Pausable(source, self._may_play)
 
         def play(task: GameTask) -> Coroutine[Any, Any, Episode]:
-            rules = self._games[task.game]
-            return play_game(task, players[rules.name], rules)
+            return play_game(task, players[task.game], self._games[task.game])
 
-        async for episode in play_all(paced, play, games_in_flight):
+        async for episode in play_all(_Pausable(source, self._may_play), play, games_in_flight):
             await outbox.put(encode(episode))
         return await outbox.close()
 
@@ -227,24 +226,24 @@ class _Outbox:
             self._acknowledged += await self._buffer.add.remote(records)
 
 
+@dataclass(eq=False)
 class _Pausable:
     """A TaskSource that waits while play is paused."""
 
-    def __init__(self, source: TaskSource, may_play: asyncio.Event) -> None:
-        self._source = source
-        self._may_play = may_play
+    source: TaskSource
+    may_play: asyncio.Event
 
     async def take(self, count: int) -> list[GameTask]:
-        await self._may_play.wait()
-        return await self._source.take(count)
+        await self.may_play.wait()
+        return await self.source.take(count)
 
 
+@dataclass(eq=False)
 class _Leases:
     """The buffer's stream as a TaskSource."""
 
-    def __init__(self, buffer: BufferHandle, holder: str) -> None:
-        self._buffer = buffer
-        self._holder = holder
+    buffer: BufferHandle
+    holder: str
 
     async def take(self, count: int) -> list[GameTask]:
-        return await self._buffer.lease.remote(self._holder, count, uuid.uuid4().hex)
+        return await self.buffer.lease.remote(self.holder, count, uuid.uuid4().hex)

@@ -1,11 +1,20 @@
-"""The arenas of a run, called as one: they share the engines of each pool (shards.py), and an arena that dies or hangs
-is replaced. Which engines there are is the Fleet's to say (`serve`); here is what each arena was told of them."""
+"""The arenas of a run, called as one: they share the engines of each pool, and an arena that dies or hangs is replaced.
+Which engines there are is the Fleet's to say (`serve`); here is what each arena was told of them.
+
+Engines lie on a line in the order in which they joined, and arenas cut it into pieces of the same length (`shares`):
+
+    3 engines    |  0  |  1  |  2  |     arena 0: engine 0 and half of engine 1
+    2 arenas     |   0    |   1    |     arena 1: half of engine 1, and engine 2
+
+So every arena has an engine, every engine gets the same number of games, and with many engines nearly each belongs to
+one arena: its turns travel together. An engine that joins or leaves moves each cut by less than one engine.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +25,6 @@ from actors.arena import Rules
 from cluster.buffer.buffer_actor import BufferHandle
 from cluster.handles import Ref
 from cluster.rollout.arena_actor import ArenaActor, ArenaHandle
-from cluster.rollout.shards import shares
 from cluster.runtime.locks import RankedLock
 from cluster.runtime.output_files import label_of
 from cluster.runtime.ray_session import NoAnswerError, get, is_unavailable
@@ -77,8 +85,9 @@ class Arenas:
         """Tell each arena what has changed in these pools: engines that joined play at once, also in games under way;
         those that are gone get no more requests."""
         with self._lock:
-            members = self._members()
-            calls = _all(self._share_out(pool, members.get(pool) or Members("")) for pool in pools)
+            members, calls = self._members(), dict[Ref[None], ArenaHandle]()
+            for pool in pools:
+                calls |= self._share_out(pool, members.get(pool) or Members(""))
         self._wait_for(calls)
 
     @contextlib.contextmanager
@@ -131,7 +140,8 @@ class Arenas:
             self.handles[index] = handle = self._start(index)
             self._told[index] = {}
             calls = {handle.pause.remote(): handle} if self._is_paused else {}
-            calls |= _all(self._share_out(pool, members) for pool, members in self._members().items())
+            for pool, members in self._members().items():
+                calls |= self._share_out(pool, members)
         self._wait_for(calls)
         for engine_name, seat in list(self._without_room.items()):
             self._wait_for({handle.wait_for_room.remote(*seat, engine_name): handle})
@@ -203,8 +213,20 @@ class Arenas:
         return handle
 
 
-def _all(calls: Iterable[dict[Ref[None], ArenaHandle]]) -> dict[Ref[None], ArenaHandle]:
-    return {call: handle for each in calls for call, handle in each.items()}
+def shares(arena: int, num_arenas: int, num_engines: int) -> dict[int, float]:
+    """{engine: the part of it that plays for `arena`, above 0 and at most 1}
+
+    >>> shares(0, 2, 3), shares(1, 2, 3)
+    ({0: 1.0, 1: 0.5}, {1: 0.5, 2: 1.0})
+    >>> shares(2, 4, 1)
+    {0: 0.25}
+    """
+    begin, end = arena * num_engines, (arena + 1) * num_engines  # on a line where an engine is `num_arenas` long
+    engines = range(begin // num_arenas, -(-end // num_arenas))
+    return {
+        engine: (min(end, (engine + 1) * num_arenas) - max(begin, engine * num_arenas)) / num_arenas
+        for engine in engines
+    }
 
 
 def game_within_s(config: RunConfig, max_turns: int) -> float:

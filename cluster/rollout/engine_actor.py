@@ -27,7 +27,6 @@ from spag_ray.results.lines import EngineFigures
 from spag_ray.weights.snapshot import Bucket
 
 STARTING, IMPORTING = "starting its process", "importing"  # phases of a start; the engine itself names the next ones
-_NOT_STARTED = "this engine was asked to work before it was started"
 
 
 class EngineActor:
@@ -188,14 +187,12 @@ class EngineActor:
 
     @property
     def _engine(self) -> LoadedPolicy:
-        if self._policy is None:
-            raise EngineError(_NOT_STARTED)
+        assert self._policy is not None, "this engine was asked to work before it was started"
         return self._policy
 
     @property
     def _open_queue(self) -> RequestQueue:
-        if self._queue is None:
-            raise EngineError(_NOT_STARTED)
+        assert self._queue is not None, "this engine was asked to work before it was started"
         return self._queue
 
     @property

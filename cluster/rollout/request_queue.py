@@ -12,8 +12,9 @@ import os
 import time
 from dataclasses import dataclass, field
 from itertools import count
+from operator import attrgetter
 
-from actors.policy import Completion, LoadedPolicy, Pairs, Request, Sampling, Score
+from actors.policy import LoadedPolicy, Pairs, Request, Sampling, Score
 from cluster.handles import Packed
 from cluster.rollout.weights_in_turn import WeightsInTurn
 
@@ -22,37 +23,21 @@ log = logging.getLogger(__name__)
 HOLD_S = 10.0  # an exchange returns after this, even with no answers; so a call whose reply was lost costs no more
 SILENT_S = 120.0  # a client that awaits a turn exchanges every HOLD_S: one that has not for so long is dead
 
+# In the order of their class, which is made of them again.
+_fields_of_sampling = attrgetter("temperature", "max_new_tokens", "top_k", "top_p", "seed", "stop_token_ids")
+_fields_of_answer = attrgetter("token_ids", "logprobs", "first_version", "last_version", "finish_reason")
+
 
 def pack_request(request: Request, sent_as: str) -> Packed:
     """The part of a request that an engine needs, under this id; not `view`, which is for players in the arena's own
     process."""
-    sampling = request.sampling
-    fields = (
-        sampling.temperature,
-        sampling.max_new_tokens,
-        sampling.top_k,
-        sampling.top_p,
-        sampling.seed,
-        sampling.stop_token_ids,
-    )
-    return sent_as, request.prompt_ids, fields, request.adapter
+    return sent_as, request.prompt_ids, _fields_of_sampling(request.sampling), request.adapter
 
 
 def unpack_request(packed: Packed, request_id: str, adapter: str | None) -> Request:
     """The request as the policy is asked: under another id, and with the adapter that now has the player's weights."""
     _, prompt_ids, sampling, _ = packed
     return Request(request_id, prompt_ids, Sampling(*sampling), adapter=adapter)
-
-
-def pack_completion(completion: Completion, request_id: str) -> Packed:
-    return (
-        request_id,
-        completion.token_ids,
-        completion.logprobs,
-        completion.first_version,
-        completion.last_version,
-        completion.finish_reason,
-    )
 
 
 @dataclass(eq=False)
@@ -184,7 +169,7 @@ class RequestQueue:
             async with self._turns.of(player) as adapter:
                 alone = unpack_request(packed, f"{request_id}@{next(self._serials)}", adapter)
                 (completion,) = await self._policy.generate([alone])
-            answer = pack_completion(completion, request_id)
+            answer = (request_id, *_fields_of_answer(completion))
         except Exception as error:  # goes to the arena that asked, which raises it
             answer = (request_id, f"{type(error).__name__}: {error}")
             self._end_if_dead()

@@ -3,5 +3,5 @@
 parts.py builds what a run consists of. training.py is the loop, training_verbs.py implements its steps. recovery.py
 saves and resumes; checkpoint.py writes the files.
 
-Tests of other names: health, parts, run, training_verbs in test_end_to_end.py.
+Tests of other names: parts, run, training_verbs in test_end_to_end.py.
 """

@@ -28,10 +28,12 @@ from spag_ray.config.parts import CheckpointConfig
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.stage_logs import stage_of
 from spag_ray.errors import LeaseLostError, RunFolderError
+from spag_ray.game.rules import Role
 from spag_ray.host.whole_files import open_as_folder, sync_file, sync_folder, write_atomically
 from spag_ray.results.former_records import named_state
 from spag_ray.results.matches import Match, change_matches
 from spag_ray.stages import Stage, StageKind
+from spag_ray.training_data.rewards import RoleBaselines, RoleWindow
 
 FORMAT = 1
 _MARK = "COMPLETE"
@@ -55,6 +57,37 @@ class RunState:
     league: dict[str, Any] | None = None
     stream: dict[str, Any] | None = None
     results: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class RoleAverages:
+    """What the rewards of a game depend on beside its own result, by the game's full name. `baselines`: each role's
+    moving average, of games with `baseline: moving` or `advantage: rae`. `windows`: the last wins, for the role weights
+    of a stream. They are in every checkpoint, so a resumed run has them as they were."""
+
+    baselines: dict[str, RoleBaselines]
+    windows: dict[str, RoleWindow]
+
+    @classmethod
+    def saved_in(cls, state: RunState, config: RunConfig) -> RoleAverages:
+        """Those of a checkpoint's state, or of a new run."""
+        baselines, windows = {}, {}
+        for each in config.each_game:
+            name, objective = each.game.full_name, each.objective
+            if objective.has_moving_baseline:
+                baselines[name] = RoleBaselines(objective.baseline_decay)
+                if (values := (state.baselines or {}).get(name)) is not None:
+                    baselines[name].values = {role: values[str(role)] for role in Role}
+            windows[name] = RoleWindow(config.stream.role_weight_window, state.role_wins.get(name, ""))
+        return cls(baselines, windows)
+
+    def added_to(self, state: RunState) -> RunState:
+        """The state with these."""
+        values = {
+            name: {str(role): value for role, value in each.values.items()} for name, each in self.baselines.items()
+        }
+        wins = {name: window.as_text() for name, window in self.windows.items()}
+        return replace(state, baselines=values or None, role_wins=wins if any(wins.values()) else {})
 
 
 class Checkpoints:
@@ -132,8 +165,12 @@ class Checkpoints:
         except (OSError, RunFolderError) as error:
             self._check()  # a lost lease is the real cause
             self.settle()
-            reason = getattr(error, "strerror", None) or str(error)
-            raise RunFolderError(self._no_room(name, reason)) from error
+            last, reason = self.newest(), getattr(error, "strerror", None) or str(error)
+            left = f"the newest complete one is {last[0].name}" if last else "there is none before it"
+            raise RunFolderError(
+                f"{self._folder}: checkpoint {name} could not be written ({reason}); {left}; make room and continue "
+                "with --resume"
+            ) from error
         except BaseException:
             with contextlib.suppress(LeaseLostError):
                 self._check()
@@ -158,14 +195,6 @@ class Checkpoints:
         for path in self._folder.iterdir() if self._folder.is_dir() else []:
             if path not in kept:
                 shutil.rmtree(path, ignore_errors=True)
-
-    def _no_room(self, name: str, reason: str) -> str:
-        last = self.newest()
-        left = f"the newest complete one is {last[0].name}" if last else "there is none before it"
-        return (
-            f"{self._folder}: checkpoint {name} could not be written ({reason}); {left}; make room and continue with "
-            "--resume"
-        )
 
     def _make_room(self) -> None:
         """Fail before writing if the disk has less space left than the newest checkpoint takes."""

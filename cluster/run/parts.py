@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import ray
 
 from actors.arena import Rules
 from actors.models import load_tokenizer
-from cluster.buffer.buffer_actor import BufferActor, BufferHandle
-from cluster.buffer.buffer_client import Buffer
+from cluster.buffer.buffer_actor import Buffer, BufferActor, BufferHandle, BufferHealth
 from cluster.buffer.buffer_metrics import BufferMetrics
 from cluster.fleet.drained_nodes import DrainedNodes
 from cluster.fleet.elastic_engines import ElasticEngines
@@ -23,8 +23,8 @@ from cluster.monitor.status_board import StatusBoard
 from cluster.planning.reservation import Reservation, reservation_of
 from cluster.rollout.arenas import Arenas
 from cluster.run.control import RunControl
-from cluster.run.health import Health
 from cluster.runtime.output_files import label_of
+from cluster.runtime.ray_session import ClusterError
 from cluster.runtime.without_torch import without_torch
 from cluster.schedules.collapse_watch import CollapseWatch
 from cluster.schedules.exploitability import Exploitability
@@ -48,9 +48,20 @@ from spag_ray.games.of_config import Scenarios, renderer_of
 from spag_ray.games.taboo.decks import Deck
 from spag_ray.host.folder_lease import FolderLease, Heartbeat
 from spag_ray.results.game_names import NamesByGame, names_by_game, names_of_all, write_names
+from spag_ray.results.lines import LogDamageLine
 
 # A fixed turn that is not from a game: learner and engines score it after every sync, and the scores are compared.
 PROBE = "It is something that most people have seen, though few could say when they last looked at it closely."
+
+
+class Prepared(NamedTuple):
+    """A run's inputs besides its configuration and its folder: a model's folder, words to train on and words that are
+    only evaluated on, and the cards of the scripted expert."""
+
+    model: str
+    words: Scenarios
+    held_out: Scenarios
+    cards: Deck
 
 
 class RunParts:
@@ -60,19 +71,12 @@ class RunParts:
     arenas and the buffer; engines have heartbeats of their own. `exploitability`: one for each solved game.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        lease: FolderLease,
-        model: str,
-        words: Scenarios,
-        held_out: Scenarios,
-        cards: Deck,
-        *,
-        rules: Sequence[Rules],
-    ) -> None:
+    _buffer_health: BufferHealth | None = None  # when it was polled last
+
+    def __init__(self, config: RunConfig, lease: FolderLease, prepared: Prepared, rules: Sequence[Rules]) -> None:
         """With the arenas and the buffer started; engines and learners are started later. The arguments are those of
         Run."""
+        model, words, held_out, cards = prepared
         self.config, self.control, self.cards = config, RunControl(lease), cards
         games = {each.name: each.game for each in rules}
         names = names_by_game(config, games)
@@ -150,34 +154,46 @@ class RunParts:
         split = TimeSplit()
         for policy in self.policies:
             policy.training.split = split
-        metrics = BufferMetrics(self.buffer, self.recorder, self.config.stream.max_lag)
-        health = Health(
-            control=self.control,
-            policies=self.policies,
-            fleet=self.fleet,
-            publisher=self.publisher,
-            buffer=self.buffer,
-            watch=self.watch,
-            buffer_metrics=metrics,
-            restarts=self.restarts,
-            recorder=self.recorder,
-            split=split,
-        )
         self.ground = Playground(
             config=self.config,
             folder=self.control.lease.folder,
             fleet=self.fleet,
             arenas=self.arenas,
             buffer=self.buffer,
-            buffer_metrics=metrics,
+            buffer_metrics=BufferMetrics(self.buffer, self.recorder, self.config.stream.max_lag),
             recorder=self.recorder,
             status=self.status,
-            poll_health=health.poll,
+            poll_health=self.poll_health,
             versions=lambda: {policy.name: policy.version for policy in self.policies},
             elastic=self.elastic,
             meter=EngineMeter(self.fleet.roster, self.recorder),
             split=split,
         )
+
+    def poll_health(self) -> None:
+        """The checks of everything that the run owns, made while it waits for games. Raises what the watches could not
+        repair, LearnersLostError, and StopRequestedError. Also sends weights to engines that wait for them, where it
+        can."""
+        self.control.check_stop()
+        self.fleet.tasks.check()
+        self.watch.check()
+        self._poll_buffer()
+        self.ground.buffer_metrics.sample()
+        for policy in self.policies:
+            policy.check_learners()
+        with self.ground.split.phase("sync"):
+            self.publisher.admit()
+
+    def _poll_buffer(self) -> None:
+        """Ray restarts the buffer, and the buffer rereads its logs; the restart and any damage are recorded here."""
+        before, health = self._buffer_health, self.buffer.get(self.buffer.handle.health.remote())
+        self._buffer_health = health
+        if health.is_restarted if before is None else before.pid != health.pid:
+            ended = ClusterError("its process ended, and Ray has started another")
+            self.restarts.count("buffer", self.watch.reason("buffer") or ended)
+        for stage, damage in health.damage.items():
+            if before is None or before.damage.get(stage) != damage:
+                self.recorder.record(LogDamageLine(stage, damage))
 
 
 def _word_stream(config: RunConfig, words: Scenarios) -> WordStream:

@@ -21,9 +21,9 @@ from cluster.handles import Actor, Handle, actor_method
 from cluster.learning.training_stage import TrainingStage
 from cluster.monitor.train_log import followed
 from cluster.planning.bundles import Bundle, engine_bundles, match_bundles
-from cluster.run.parts import RunParts
+from cluster.run.parts import Prepared, RunParts
 from cluster.run.recovery import Recovery
-from cluster.run.session_api import MAX_ASKED, GameWithUser, last_episodes
+from cluster.run.session_api import MAX_ASKED, last_episodes, play_turn
 from cluster.run.training import train
 from cluster.run.training_verbs import Trainer
 from cluster.runtime.output_files import label_of
@@ -37,7 +37,6 @@ from spag_ray.config.run import RunConfig
 from spag_ray.errors import CollapseError, InputError, StopRequestedError, meant
 from spag_ray.game.words import Scenario
 from spag_ray.games.of_config import Scenarios
-from spag_ray.games.taboo.decks import Deck
 from spag_ray.host.folder_lease import FolderLease
 from spag_ray.results.evaluations import Evaluation
 from spag_ray.results.matches import Match
@@ -62,26 +61,16 @@ def in_group(name: str) -> Callable[[M], M]:
 
 
 class Run(Actor):
-    """`lease`: of the run folder; this process adopts it. `words` are trained on, `held_out` only evaluated on; `model`
-    is a folder; `rules`, of each game, have the game, which this process may be unable to import."""
+    """`lease`: of the run folder; this process adopts it. `rules`, of each game, have the game, which this process may
+    be unable to import."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        lease: FolderLease,
-        model: str,
-        words: Scenarios,
-        held_out: Scenarios,
-        cards: Deck,
-        *,
-        rules: Sequence[Rules],
-    ) -> None:
+    def __init__(self, config: RunConfig, lease: FolderLease, prepared: Prepared, rules: Sequence[Rules]) -> None:
         lease.adopt()
         redirect_output(str(lease.folder / "logs" / "run.log"))
         self._config = config
         self._lease = lease
         self._folder = lease.folder
-        self._parts = parts = RunParts(config, lease, model, words, held_out, cards, rules=rules)
+        self._parts = parts = RunParts(config, lease, prepared, rules)
         self._recovery = Recovery(parts)
         self._trainer = Trainer(parts, self._recovery)
 
@@ -199,9 +188,8 @@ class Run(Actor):
     @actor_method
     @in_group(SESSIONS)
     def play_turn(self, word: str, texts: list[str], human: str, game: str | None = None) -> dict[str, Any]:
-        """See GameWithUser."""
-        parts = self._parts
-        return GameWithUser(self._config, parts.fleet, parts.arenas, parts.seating).turn(word, texts, human, game)
+        """See session_api."""
+        return play_turn(self._parts, word, texts, human, game)
 
     @actor_method
     @in_group(SESSIONS)

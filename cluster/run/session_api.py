@@ -7,11 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from actors.arena import GameTask
-from cluster.fleet.fleet import Fleet
-from cluster.rollout.arenas import Arenas
+from cluster.run.parts import RunParts
 from cluster.runtime.ray_session import get
-from cluster.schedules.seating import Seating
-from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import read_segment
 from spag_ray.episodes.stage_logs import stage_of
 from spag_ray.episodes.wire import decode
@@ -22,32 +19,22 @@ from spag_ray.stages import Stage
 MAX_ASKED = 1000  # episodes or records in one answer
 
 
-class GameWithUser:
-    """Games between the newest weights and the user of a session."""
-
-    def __init__(self, config: RunConfig, fleet: Fleet, arenas: Arenas, seating: Seating) -> None:
-        self._config = config
-        self._fleet = fleet
-        self._arenas = arenas
-        self._seating = seating
-
-    def turn(self, word: str, texts: list[str], human: str, game: str | None = None) -> dict[str, Any]:
-        """The model's next turn, if it is to move, of a game on `word` whose turns so far are `texts`. Returns all
-        turns, the verdict if the game has ended, else the role that moves next, and the version that played. `game`:
-        its name, if the run has several. Raises InputError, and ConfigError for a game that the run does not have."""
-        config = self._config.of_game(game)
-        if self._fleet.are_asleep:
-            raise InputError(
-                "the engines sleep while the learner trains on their devices; ask again when the run plays"
-            )
-        role = Role(human).other
-        task = GameTask(0, word, "visit", config.seed, game=config.game.full_name)
-        seat = self._seating.newest(role, self._config.sampling.temperature)
-        asked = self._arenas.handles[0].answer.remote(task, texts, role, seat)
-        answered, verdict, to_move = get(asked, self._config.engine.longest_turn_s)
-        over = None if verdict is None else {"outcome": str(verdict.outcome), "reason": verdict.reason}
-        version = self._seating.policy_of(role).version
-        return {"turns": answered, "verdict": over, "to_move": to_move and str(to_move), "version": version}
+def play_turn(parts: RunParts, word: str, texts: list[str], human: str, game: str | None) -> dict[str, Any]:
+    """The next turn of the newest weights, if they are to move, in a game against the user of a session, on `word`,
+    whose turns so far are `texts`. Returns all turns, the verdict if the game has ended, else the role that moves next,
+    and the version that played. `game`: its name, if the run has several. Raises InputError, and ConfigError for a game
+    that the run does not have."""
+    config = parts.config.of_game(game)
+    if parts.fleet.are_asleep:
+        raise InputError("the engines sleep while the learner trains on their devices; ask again when the run plays")
+    role = Role(human).other
+    task = GameTask(0, word, "visit", config.seed, game=config.game.full_name)
+    seat = parts.seating.newest(role, parts.config.sampling.temperature)
+    asked = parts.arenas.handles[0].answer.remote(task, texts, role, seat)
+    answered, verdict, to_move = get(asked, parts.config.engine.longest_turn_s)
+    over = None if verdict is None else {"outcome": str(verdict.outcome), "reason": verdict.reason}
+    version = parts.seating.policy_of(role).version
+    return {"turns": answered, "verdict": over, "to_move": to_move and str(to_move), "version": version}
 
 
 def last_episodes(folder: Path, count: int, outcome: str | None, stage: str | None) -> list[dict[str, Any]]:

@@ -31,8 +31,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cluster.learning.stage_samples import nothing_to_learn
-from cluster.run.checkpoint import RunState
-from cluster.run.role_averages import RoleAverages
+from cluster.run.checkpoint import RoleAverages, RunState
 from cluster.run.training_verbs import Trainer
 from spag_ray.errors import LearnersLostError, StopRequestedError
 from spag_ray.results.matches import Match

@@ -108,7 +108,7 @@ class Trainer:
         opponents = replace(self._parts.league.opponents(), stage=str(stage))
         others = dict(self._parts.league.seats)
         if share := self._parts.collapse.mix_share:
-            opponents = opponents.mixed_with(self._parts.frozen.names, share)
+            opponents = opponents.mixed_with(self.config.evaluation.against, share)
             others |= self._parts.frozen.seats(self.config.sampling.temperature)
         seats = self._parts.seating.self_play(others) | self._listener()
         scenarios = [lease.scenario for lease in leases]

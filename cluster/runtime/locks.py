@@ -11,7 +11,6 @@ process: `check_may_wait` is called by what does (ray_session.get, direct_channe
 from __future__ import annotations
 
 import threading
-from types import TracebackType
 
 
 class _Held(threading.local):
@@ -39,9 +38,7 @@ class RankedLock:
         self._lock.acquire()
         _held.locks.append(self)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _held.locks.remove(self)
         self._lock.release()
 

@@ -66,17 +66,16 @@ def ray_session(config: ClusterConfig) -> Iterator[None]:
 
 def _connect(config: ClusterConfig, address: str | None) -> None:
     """To the cluster, or to a new Ray of this machine."""
-    environment = {"env_vars": {**ENVIRONMENT, "PYTHONPATH": _import_path()}}
+    options = {
+        "runtime_env": {"env_vars": {**ENVIRONMENT, "PYTHONPATH": _import_path()}},
+        "log_to_driver": False,
+        "logging_level": logging.ERROR,
+        **log_options(config),
+    }
     try:
         if address:
             check_answer(address)
-            ray.init(
-                address=address,
-                runtime_env=environment,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                **log_options(config),
-            )
+            ray.init(address=address, **options)
         else:
             _check_free(config.metrics_port)
             own_token()
@@ -86,13 +85,10 @@ def _connect(config: ClusterConfig, address: str | None) -> None:
                 num_cpus=config.num_cpus,
                 object_store_memory=int(config.object_store_gib * 2**30),
                 include_dashboard=False,
-                runtime_env=environment,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
                 _node_ip_address="127.0.0.1",
                 _metrics_export_port=config.metrics_port,  # Ray binds it to the node's address, like its other ports
                 _system_config={"process_group_cleanup_enabled": True},  # a killed engine's processes end with it
-                **log_options(config),
+                **options,
             )
     except (OSError, ValueError, RuntimeError, ray.exceptions.AuthenticationError) as error:
         where = address or "a local Ray"

@@ -6,6 +6,7 @@ alarms.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.monitor.status_board import StatusBoard
@@ -20,48 +21,40 @@ from spag_ray.results.matches import of_game
 from spag_ray.stages import BASE, IMITATED, Stage
 
 
+@dataclass(eq=False)
 class CollapseWatch:
     """The watch of one run. `mix_share`: the share of the next round's games that frozen opponents play."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        folder: Path,
-        matches: HeldOutMatches,
-        recorder: Recorder,
-        status: StatusBoard,
-        games: NamesByGame,
-    ) -> None:
-        self.mix_share = 0.0
-        self._config = config
-        self._metrics = folder / "metrics.jsonl"
-        self._matches = matches
-        self._recorder = recorder
-        self._status = status
-        self._games = games
+    config: RunConfig
+    folder: Path
+    matches: HeldOutMatches
+    recorder: Recorder
+    status: StatusBoard
+    games: NamesByGame
+    mix_share: float = 0.0
 
     def check(self, stage: Stage) -> None:
         """Judge a stage that has been evaluated, with those before it. Raises CollapseError for a new alarm if the run
         is to stop and has a round left."""
-        action = self._config.self_play.on_collapse
+        action = self.config.self_play.on_collapse
         stages = self._stages(stage)
         if action == "off" or not stages:
             return
-        learned, said = read_learned(self._metrics)
+        learned, said = read_learned(self.folder / "metrics.jsonl")
         history = []
         for each in stages:
             # Imitation trains on an expert's words: its entropy cannot be compared.
             entropies = learned.get(str(each), {}) if each.round else {}
             history.append((str(each), self._figures(str(each), entropies)))
         found = judge(history)
-        self.mix_share = self._config.self_play.mix_share if action == "mix" and found.alarms else 0.0
+        self.mix_share = self.config.self_play.mix_share if action == "mix" and found.alarms else 0.0
         for change in found.changes:
             line = self._line(stage, change)
             if line not in said:  # by a previous attempt
-                self._recorder.record(line)
-            self._status.note(self._note(line))
+                self.recorder.record(line)
+            self.status.note(self._note(line))
         alarms = [change for change in found.changes if change.is_alarm]
-        if alarms and action == "stop" and stage.round < self._config.self_play.rounds:
+        if alarms and action == "stop" and stage.round < self.config.self_play.rounds:
             raise CollapseError(
                 f"{'; '.join(str(self._line(stage, change)) for change in alarms)}; self_play.on_collapse: stop ends "
                 "the run here"
@@ -69,19 +62,17 @@ class CollapseWatch:
 
     def _figures(self, stage: str, entropies: Entropies) -> dict[str, Figure]:
         """The figures of a stage: of each game, and of the policies, which play all of them."""
-        against, found = self._config.evaluation.against, self._matches.results
+        against, found = self.config.evaluation.against, self.matches.results
         figures: dict[str, Figure] = {}
-        for game, names in self._games.items():
-            own, which = (
-                figures_of(stage, of_game(found, game), against, {}, names),
-                told_apart(self._games, f"{game}: "),
-            )
+        for game, names in self.games.items():
+            which = told_apart(self.games, f"{game}: ")
+            own = figures_of(stage, of_game(found, game), against, {}, names)
             figures |= {f"{which}{figure}": value for figure, value in own.items()}
-        return figures | figures_of(stage, (), (), entropies, names_of_all(self._games))
+        return figures | figures_of(stage, (), (), entropies, names_of_all(self.games))
 
     def _stages(self, stage: Stage) -> list[Stage]:
         """The stages that are compared: the one that self-play starts from, and its rounds up to `stage`."""
-        first = IMITATED if self._config.imitation.enabled else BASE
+        first = IMITATED if self.config.imitation.enabled else BASE
         if not stage.round and stage != first:
             return []
         return [first, *map(Stage.of_round, range(1, stage.round + 1))]
@@ -96,7 +87,7 @@ class CollapseWatch:
             low=low,
             high=high,
             before=change.before,
-            action=self._config.self_play.on_collapse,
+            action=self.config.self_play.on_collapse,
             mix_ratio=self.mix_share,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,70 +25,61 @@ from spag_ray.host.whole_files import write_atomically
 from spag_ray.results.lines import OpponentLine
 
 
+@dataclass(eq=False)
 class LeaguePlay:
     """`start` starts the opponents; `seats` are then their seats, by the names that an arena uses. `at_stage_start`:
     the league's state before the games of the stage under way, which a stage that resumes in its middle records again.
 
     A version that is dropped stays in league/ as long as the newest checkpoint has it."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        lease: FolderLease,
-        policies: Sequence[LearningPolicy],
-        publisher: Publisher,
-        seating: Seating,
-        recorder: Recorder,
-    ) -> None:
-        self.league = League(config.league, config.seed)
-        self.seats: dict[str, Seat] = {}
-        self._config = config.league
-        self._temperature = config.sampling.temperature
-        self._lease = lease
-        self._folder = lease.folder
-        self._policies = policies
-        self._publisher = publisher
-        self._seating = seating
-        self._recorder = recorder
-        self._num_past = self._config.num_past
-        self._has_adapters = config.sends_adapters
-        self._past_pools: set[str] = set()
-        self._saved: set[int] = set()  # versions that the newest checkpoint has
+    config: RunConfig
+    lease: FolderLease
+    policies: Sequence[LearningPolicy]
+    publisher: Publisher
+    seating: Seating
+    recorder: Recorder
+    seats: dict[str, Seat] = field(default_factory=dict)
+    _past_pools: set[str] = field(default_factory=set)
+    _saved: set[int] = field(default_factory=set)  # versions that the newest checkpoint has
+
+    def __post_init__(self) -> None:
+        self.league = League(self.config.league, self.config.seed)
+        self._folder = self.lease.folder
         self._numbers = self._folder / "league" / "numbers.json"
         if self._numbers.exists():
             self.league.numbers = [(first, by) for first, by in json.loads(self._numbers.read_text(encoding="utf-8"))]
         self.at_stage_start = self.league.as_json()
 
     def opponents(self) -> Opponents:
-        return self.league.opponents(self._num_past)
+        return self.league.opponents(self.config.league.num_past)
 
     def start(self) -> None:
         """Start engines for every opponent in the configuration."""
         if not self.league.is_open or self.seats:
             return
-        temperature, seat = self._temperature, self._seating.engines_of
+        temperature, seat = self.config.sampling.temperature, self.seating.engines_of
         for role in Role:
-            policy = self._seating.policy_of(role)
-            for number in range(self._num_past):
+            policy = self.seating.policy_of(role)
+            for number in range(self.config.league.num_past):
                 opponent = f"past-{number}"
                 pool, adapter = self._past_player(policy, opponent)
                 if pool not in self._past_pools:
                     # Under the policy's own name its turns would be trained on.
-                    stamp, held = PAST + policy.name, self._num_past if adapter else 0
-                    count = self._config.num_engines if adapter else 1
-                    self._publisher.fleet.start(policy.model, pool, stamp, count, num_adapters=held)
+                    stamp, held = PAST + policy.name, self.config.league.num_past if adapter else 0
+                    count = self.config.league.num_engines if adapter else 1
+                    self.publisher.fleet.start(policy.model, pool, stamp, count, num_adapters=held)
                     self._past_pools.add(pool)
                 past = seat(pool, PAST + policy.name, policy.model, temperature, adapter)
                 self.seats[seat_of(opponent, role)] = past
-        for number, fixed in enumerate(self._config.fixed):
+        for number, fixed in enumerate(self.config.league.fixed):
             pool = f"fixed-{number}"
             if fixed.has_engine:
                 model = resolve_model(fixed.model)
-                self._publisher.fleet.start(model, pool, fixed.model, 1)
+                self.publisher.fleet.start(model, pool, fixed.model, 1)
                 player = seat(pool, fixed.model, model, temperature)
             else:
                 endpoint = Endpoint.parse(fixed.model) if fixed.is_served else None
-                player = self._seating.guest(pool, endpoint, temperature, fixed.model, script_of(fixed.model) or "")
+                player = self.seating.guest(pool, endpoint, temperature, fixed.model, script_of(fixed.model) or "")
             self.seats |= {seat_of(pool, role): player for role in Role}
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
@@ -115,32 +107,32 @@ class LeaguePlay:
         nothing: the engines get the past versions that were drawn then. `may_keep`: the learners have its weights."""
         if not self.league.is_open:
             return
-        self._lease.check(now=True)
+        self.lease.check(now=True)
         folder, numbers = self._folder / "league", list(self.league.numbers)
-        is_new = self.league.reached(num_trained, self._policies[0].version)
+        is_new = self.league.reached(num_trained, self.policies[0].version)
         version = self.league.newest
         assert version is not None
         folder.mkdir(exist_ok=True)
         if numbers != self.league.numbers:  # before any game is played under the new number
             write_atomically(self._numbers, json.dumps(self.league.numbers))
         # Without an adapter its opponents could not answer: adapters are kept from the first version on.
-        is_first = self._has_adapters and self._num_past > 0 and not self.league.kept
+        is_first = self.config.sends_adapters and self.config.league.num_past > 0 and not self.league.kept
         if is_new and may_keep and (is_first or self.league.wants(version)):
             shutil.rmtree(folder / f"v{version}", ignore_errors=True)  # of an attempt that ended meanwhile
-            folders = self._folders(version, [policy.name for policy in self._policies])
-            self._publisher.wake_learners()  # they sleep since the version was published, if they share GPUs
-            for policy in self._policies:
-                policy.save_to(Path(folders[policy.name]), self._has_adapters)
-            self._publisher.wake_engines()
+            folders = self._folders(version, [policy.name for policy in self.policies])
+            self.publisher.wake_learners()  # they sleep since the version was published, if they share GPUs
+            for policy in self.policies:
+                policy.save_to(Path(folders[policy.name]), self.config.sends_adapters)
+            self.publisher.wake_engines()
             self.league.keep(PastVersion(version, folders))
         drawn: dict[str, dict[str | None, tuple[str, int]]] = {}
-        for number, past in enumerate(self.league.draw(self._num_past, again=not is_new)):
-            for policy in self._policies:
+        for number, past in enumerate(self.league.draw(self.config.league.num_past, again=not is_new)):
+            for policy in self.policies:
                 pool, adapter = self._past_player(policy, f"past-{number}")
                 drawn.setdefault(pool, {})[adapter] = past.folders[policy.name], self.league.number_of(past.version)
-            self._recorder.record(OpponentLine(f"past-{number}", self.league.number_of(past.version)))
+            self.recorder.record(OpponentLine(f"past-{number}", self.league.number_of(past.version)))
         for pool, saved in drawn.items():
-            self._publisher.give(pool, saved)
+            self.publisher.give(pool, saved)
         self._remove_dropped()  # no engine will load them again
         self.at_stage_start = self.league.as_json()
         found = json.dumps(self.league.summary(), indent=1) + "\n"
@@ -158,6 +150,6 @@ class LeaguePlay:
 
     def _past_player(self, policy: LearningPolicy, opponent: str) -> tuple[str, str | None]:
         """(pool, adapter) of a past version: all are adapters in one pool, or whole models in a pool each."""
-        if self._has_adapters:
+        if self.config.sends_adapters:
             return f"{policy.name}-past", opponent
         return f"{policy.name}-{opponent}", None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from actors.arena import LISTENER
-from cluster.buffer.buffer_client import Buffer
+from cluster.buffer.buffer_actor import Buffer
 from cluster.buffer.buffer_metrics import BufferMetrics
 from cluster.fleet.elastic_engines import ElasticEngines
 from cluster.fleet.engine_meter import EngineMeter
@@ -18,8 +18,11 @@ from cluster.planning.placement import num_on_one_gpu
 from cluster.rollout.arenas import Arenas
 from cluster.tracking.recorder import Recorder
 from cluster.tracking.time_split import TimeSplit
-from spag_ray.config.parts import Payoffs
+from cluster.types import Seat, engine_players
 from spag_ray.config.run import RunConfig
+from spag_ray.episodes.episode import Episode
+from spag_ray.results.game_figures import game_figures
+from spag_ray.results.lines import GameFigures
 from spag_ray.stages import Stage
 
 
@@ -47,31 +50,24 @@ class Playground:
         """The first policy's version, which stamps the lines of metrics.jsonl."""
         return next(iter(self.versions().values()), 0)
 
-    def payoffs_of(self, stage: Stage) -> dict[str, Payoffs]:
-        """What the ends of each game pay in a stage, by its full name."""
-        return {each.game.full_name: each.payoffs_of(stage) for each in self.config.each_game}
-
-    @property
-    def several_guesses(self) -> set[str]:
-        """Games whose defender may guess more than once, by their full names."""
-        return {each.full_name for each in self.config.games if each.max_guesses > 1}
-
-    def heard(self, players: Container[str]) -> frozenset[str]:
-        """The games, by their full names, that a listener among these players of an arena scores."""
-        if LISTENER not in players:
-            return frozenset()
-        return frozenset(each.game.full_name for each in self.config.each_game if each.objective.information_gain)
-
-    @property
-    def num_engine_gpus(self) -> float:
-        """The GPUs of the engines that run now; 0 on CPUs. An engine that takes turns with a learner (placement:
-        colocated) has its GPUs to itself while it plays, whatever share Ray reserves for it, or shares one with as many
-        engines as Ray puts there."""
-        share, num_up = self.config.engine.num_gpus, len(self.fleet.roster.up())
-        if self.config.placement != "colocated":
-            return share * num_up
-        return math.ceil(share) * math.ceil(num_up / num_on_one_gpu(share))
+    def figures(self, stage: Stage, episodes: Sequence[Episode], seats: Mapping[str, Seat]) -> GameFigures:
+        """Of games of a stage that these players of an arena have played, for lines of metrics.jsonl."""
+        games = self.config.each_game
+        heard = [each for each in games if each.objective.information_gain and LISTENER in seats]
+        return game_figures(
+            episodes,
+            {each.game.full_name: each.payoffs_of(stage) for each in games},
+            engine_players(seats.values()),
+            several_guesses={each.game.full_name for each in games if each.game.max_guesses > 1},
+            heard={each.game.full_name for each in heard},
+        )
 
     def tokens_per_s_per_gpu(self, num_tokens: int, seconds: float) -> float | None:
-        """Of self-play, for the lines of metrics.jsonl; None without GPUs."""
-        return round(num_tokens / seconds / gpus, 1) if (gpus := self.num_engine_gpus) else None
+        """Of self-play, for the lines of metrics.jsonl; None without GPUs. An engine that takes turns with a learner
+        (placement: colocated) has its GPUs to itself while it plays, whatever share Ray reserves for it, or shares one
+        with as many engines as Ray puts there."""
+        share, num_up = self.config.engine.num_gpus, len(self.fleet.roster.up())
+        num_gpus = share * num_up
+        if self.config.placement == "colocated":
+            num_gpus = math.ceil(share) * math.ceil(num_up / num_on_one_gpu(share))
+        return round(num_tokens / seconds / num_gpus, 1) if num_gpus else None

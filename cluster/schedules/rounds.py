@@ -17,7 +17,6 @@ from spag_ray.episodes.game_count import GameCount, count_by_game
 from spag_ray.episodes.wire import decode
 from spag_ray.errors import RunFolderError
 from spag_ray.game.words import Scenario
-from spag_ray.results.game_figures import game_figures
 from spag_ray.results.lines import PlayLine
 from spag_ray.stages import Stage
 
@@ -51,8 +50,8 @@ def play_round(
         ]
 
     there = ground.buffer.get(ground.buffer.handle.played.remote(stage))  # by a previous attempt of this run
-    players = engine_players(seats.values())
-    is_measured = bool(players) and ground.config.schedule == "rounds"  # a stream's engines play other games meanwhile
+    # A stream's engines play other games meanwhile.
+    is_measured = bool(engine_players(seats.values())) and ground.config.schedule == "rounds"
     if is_measured:
         ground.meter.take()
     began = time.perf_counter()
@@ -68,8 +67,7 @@ def play_round(
     ground.buffer_metrics.sample(now=True)
     for name in dict.fromkeys(episode.game for episode in episodes):
         own = [episode for episode in episodes if episode.game == name]
-        line = _play_line(ground, stage, seconds, own, there, players=players, heard=ground.heard(seats))
-        ground.recorder.record(line)
+        ground.recorder.record(_play_line(ground, stage, seconds, own, there, seats))
     return episodes
 
 
@@ -97,15 +95,13 @@ def _play_line(
     seconds: float,
     episodes: Sequence[Episode],
     there: Container[int],
-    *,
-    players: Container[str],
-    heard: Container[str],
+    seats: Mapping[str, Seat],
 ) -> PlayLine:
-    """Of a game's `episodes`: this attempt played those that are not `there`, in these seconds. `players`: those that
-    engines play. `heard`: the games that a listener scores."""
+    """Of a game's `episodes`: this attempt played those that are not `there`, in these seconds."""
     game = episodes[0].game
     (count,) = count_by_game(episodes).values()
     now = count_by_game(episode for episode in episodes if episode.number not in there).get(game, GameCount())
+    is_measured = engine_players(seats.values()) and now.num_games
     return PlayLine(
         stage=stage,
         game=game,
@@ -117,10 +113,8 @@ def _play_line(
         games_per_s=round(now.num_games / seconds, 3),
         tokens_per_s=round(now.num_tokens / seconds, 1),
         outcomes={str(outcome): number for outcome, number in count.outcomes.items()},
-        tokens_per_s_per_gpu=(
-            ground.tokens_per_s_per_gpu(now.num_tokens, seconds) if players and now.num_games else None
-        ),
-        figures=game_figures(episodes, ground.payoffs_of(Stage.parse(stage)), players, ground.several_guesses, heard),
+        tokens_per_s_per_gpu=ground.tokens_per_s_per_gpu(now.num_tokens, seconds) if is_measured else None,
+        figures=ground.figures(Stage.parse(stage), episodes, seats),
     )
 
 

@@ -15,12 +15,11 @@ from cluster.buffer.stream import STAGE, StreamCounts
 from cluster.handles import Ref
 from cluster.runtime.ray_session import get
 from cluster.schedules.playground import Playground
-from cluster.types import Seat, engine_players
+from cluster.types import Seat
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.game_count import GameCount
 from spag_ray.episodes.wire import decode
 from spag_ray.game.words import WordStream
-from spag_ray.results.game_figures import game_figures
 from spag_ray.results.lines import StreamLine
 from spag_ray.stages import Stage
 
@@ -83,7 +82,7 @@ class Stream:
         num_games = total.num_games - self._count_before.num_games
         num_tokens = total.num_tokens - self._count_before.num_tokens
         new, self._lags = counts.lag - self._lags, counts.lag.copy()
-        episodes, payoffs = [decode(data) for data in records], self._ground.payoffs_of(stage)
+        episodes = [decode(data) for data in records]
         self._ground.recorder.record(
             StreamLine(
                 version=self._ground.version,
@@ -101,13 +100,7 @@ class Stream:
                 tokens_per_s_per_gpu=self._ground.tokens_per_s_per_gpu(num_tokens, seconds),
                 staleness_mean=round(sum(lag * n for lag, n in new.items()) / new.total(), 3) if new else None,
                 staleness_max=max(new, default=None),
-                figures=game_figures(
-                    episodes,
-                    payoffs,
-                    engine_players(self._seats.values()),
-                    self._ground.several_guesses,
-                    self._ground.heard(self._seats),
-                ),
+                figures=self._ground.figures(stage, episodes, self._seats),
             )
         )
         return episodes, self._buffer.get(self._buffer.handle.repeated.remote())

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import ray
@@ -83,25 +83,23 @@ class HarnessStuckError(EngineError):
     """The harness's process is alive but does not answer."""
 
 
+@dataclass(eq=False)
 class TaskEvaluation:
     """The tasks of one run. Those that a previous attempt has evaluated are not evaluated again."""
 
-    def __init__(
-        self, ground: Playground, lease: FolderLease, policies: Sequence[LearningPolicy], restarts: RestartBudget
-    ) -> None:
-        self._ground = ground
-        self._config = ground.config
-        self._lease = lease
-        self._folder = lease.folder
-        self._policies = policies
-        self._restarts = restarts
-        self._path = self._folder / FILE
+    ground: Playground
+    lease: FolderLease
+    policies: Sequence[LearningPolicy]
+    restarts: RestartBudget
+
+    def __post_init__(self) -> None:
+        self._path = self.lease.folder / FILE
         self.rows = read_evaluations(self._path) if self._path.exists() else []
 
     def stage(self, stage: Stage) -> None:
         """Evaluate the newest weights of every policy; with two policies, a row's stage names the policy too."""
-        for policy in self._policies:
-            own = stage if len(self._policies) == 1 else stage.of_policy(policy.name)
+        for policy in self.policies:
+            own = stage if len(self.policies) == 1 else stage.of_policy(policy.name)
             self.evaluate(str(own), policy.name, policy.model)
 
     def evaluate(self, stage: str, policy: str, model: str) -> None:
@@ -114,10 +112,10 @@ class TaskEvaluation:
                 while rows is None:
                     actor = actor or self._start(model)
                     try:
-                        rows = self._ask(actor, name, stage, partial(self._ground.fleet.roster.of, policy))
+                        rows = self._ask(actor, name, stage, policy)
                     except (ray.exceptions.RayActorError, EngineGoneError, HarnessStuckError) as error:
                         is_stuck = isinstance(error, HarnessStuckError)
-                        self._restarts.count("evaluation", str(error) if is_stuck else error)
+                        self.restarts.count("evaluation", str(error) if is_stuck else error)
                         ray.kill(actor)
                         actor = None
                 self._take(rows, policy)
@@ -128,7 +126,7 @@ class TaskEvaluation:
     def missing(self, stage: str) -> list[str]:
         """Tasks that are still to be evaluated."""
         done = {row.task for row in self.rows if row.stage == stage}
-        return [name for name in task_names(self._config.evaluation.tasks) if name not in done]
+        return [name for name in task_names(self.ground.config.evaluation.tasks) if name not in done]
 
     def keep(self, belongs: Callable[[str], bool]) -> None:
         """Keep only rows of these stages; the others are from an abandoned attempt."""
@@ -145,46 +143,44 @@ class TaskEvaluation:
         handle: EvaluationHandle = (
             ray.remote(EvaluationActor)
             .options(
-                name=f"evaluation-{label_of(self._folder)}",
+                name=f"evaluation-{label_of(self.lease.folder)}",
                 num_cpus=0,
                 max_concurrency=2,
                 scheduling_strategy=here,
-                runtime_env={"env_vars": harness_environment(self._config.evaluation.download)},
+                runtime_env={"env_vars": harness_environment(self.ground.config.evaluation.download)},
             )
-            .remote(str(self._folder / "logs" / "evaluation.log"), model, self._config)
+            .remote(str(self.lease.folder / "logs" / "evaluation.log"), model, self.ground.config)
         )
         return handle
 
-    def _ask(
-        self, actor: EvaluationHandle, name: str, stage: str, engines: Callable[[], Sequence[Engine]]
-    ) -> list[Evaluation]:
-        asked = actor.evaluate.remote(name, stage, self._wait_for(engines))
+    def _ask(self, actor: EvaluationHandle, name: str, stage: str, policy: str) -> list[Evaluation]:
+        asked = actor.evaluate.remote(name, stage, self._wait_for(policy))
         progress, found = actor.progress.remote(), (0, 0)
         # Importing the harness takes long; after that the actor always answers.
-        answered, patience_s = time.monotonic(), self._config.engine.start_timeout_s
+        answered, patience_s = time.monotonic(), self.ground.config.engine.start_timeout_s
         while not ray.wait([asked], timeout=0.5)[0]:
-            self._ground.status.show_answers(f"{Stage.evaluation(stage)}: {name}", *found)
-            self._ground.poll_health()
+            self.ground.status.show_answers(f"{Stage.evaluation(stage)}: {name}", *found)
+            self.ground.poll_health()
             if ray.wait([progress], timeout=0)[0]:
                 found, progress = get(progress), actor.progress.remote()
-                answered, patience_s = time.monotonic(), self._config.supervision.heartbeat_timeout_s
+                answered, patience_s = time.monotonic(), self.ground.config.supervision.heartbeat_timeout_s
             if time.monotonic() - answered > patience_s:
                 raise HarnessStuckError(f"the evaluation of {name} has not answered a heartbeat for {patience_s:g} s")
         rows, num_cut = get(asked)
         if num_cut:
-            length = self._config.engine.max_model_len
-            self._ground.status.note(
+            length = self.ground.config.engine.max_model_len
+            self.ground.status.note(
                 f"{stage}: {name}: {num_cut} contexts were cut from the left to engine.max_model_len {length}"
             )
         return rows
 
-    def _wait_for(self, engines: Callable[[], Sequence[Engine]]) -> list[Engine]:
-        """Wait for an engine: there may be none while a dead one is replaced."""
-        deadline = time.monotonic() + self._config.engine.start_timeout_s
-        while not (found := list(engines())):
+    def _wait_for(self, policy: str) -> list[Engine]:
+        """Wait for an engine of a policy: there may be none while a dead one is replaced."""
+        deadline = time.monotonic() + self.ground.config.engine.start_timeout_s
+        while not (found := self.ground.fleet.roster.of(policy)):
             if time.monotonic() > deadline:
-                raise EngineError(f"no engine to evaluate with; see {self._folder}/logs")
-            self._ground.poll_health()
+                raise EngineError(f"no engine to evaluate with; see {self.lease.folder}/logs")
+            self.ground.poll_health()
             time.sleep(0.5)
         return found
 
@@ -192,7 +188,7 @@ class TaskEvaluation:
         """Keep and record new rows. A tag's tasks may have rows from a previous attempt: these are replaced."""
         new = {(row.stage, row.task) for row in rows}
         self.rows = [*(row for row in self.rows if (row.stage, row.task) not in new), *rows]
-        self._lease.check(now=True)
+        self.lease.check(now=True)
         write_evaluations(self._path, self.rows)
         for row in rows:
-            self._ground.recorder.record(EvaluationLine(policy, row))
+            self.ground.recorder.record(EvaluationLine(policy, row))

@@ -8,8 +8,9 @@ only one where engines take the weights of both seats in turn (evaluation.engine
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from actors.endpoint_policy import Endpoint
@@ -31,6 +32,7 @@ from spag_ray.weights.weight_files import is_safetensors
 
 # Keys of a model's config.json that describe its origin, not its shape.
 _NOT_SHAPE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache")
+SHARED_POOL = "players"  # of engines that play both seats
 
 
 @dataclass(frozen=True)
@@ -135,8 +137,7 @@ class Tournament:
     ) -> None:
         self._matches = matches
         self._status = status
-        parts = config, publisher, seating
-        self._seats: _SharedSeats | _OwnSeats = (_SharedSeats if config.plays_in_turn else _OwnSeats)(*parts)
+        self._seats = (_SharedSeats if config.plays_in_turn else _OwnSeats)(config, publisher, seating)
 
     def play(self, entrants: Sequence[Entrant], against: str | None = None) -> list[Match]:
         """`evaluation.games` of every pairing on held-out words; what has been played is not played again."""
@@ -151,19 +152,56 @@ class Tournament:
         return self._matches.results
 
 
-class _SharedSeats:
-    """Engines that play both seats, with the weights of both players in turn."""
+@dataclass(eq=False)
+class _OwnSeats:
+    """Engines for each seat."""
 
-    def __init__(self, config: RunConfig, publisher: Publisher, seating: Seating) -> None:
-        self._config = config
-        self._publisher = publisher
-        self._seating = seating
-        self._pool = "players"
-        self._held: Mapping[str | None, str] = {}
-        self._num_taken = 0
+    config: RunConfig
+    publisher: Publisher
+    seating: Seating
+    _engines: dict[Role, tuple[str, str]] = field(default_factory=dict)  # (pool, the model that it plays)
+    _num_taken: Counter[Role] = field(default_factory=Counter)
 
     def check(self, entrants: Sequence[Entrant]) -> None:
-        """Raises ConfigError for two models of different shapes, before any is played."""
+        """Raises ConfigError, before any is played, for players that cannot meet: here any can."""
+
+    def taken_by(self, attacker: Entrant, defender: Entrant) -> tuple[Seat, Seat]:
+        first, second = map(self._seat, Role, (attacker, defender))
+        return first, second
+
+    def _seat(self, role: Role, entrant: Entrant) -> Seat:
+        temperature = self.config.evaluation.temperature
+        if entrant.folder is None:
+            return self.seating.guest(entrant.name, entrant.endpoint, temperature, script=entrant.script)
+        pool, player = self._engines_with(role, entrant.folder)
+        return self.seating.engines_of(pool, str(role), entrant.folder, temperature, player)
+
+    def _engines_with(self, role: Role, folder: str) -> tuple[str, str | None]:
+        """(their pool, what requests for these weights name)"""
+        pool, before = self._engines.get(role, ("", ""))
+        if folder != before:
+            self._num_taken[role] += 1
+            number = self._num_taken[role]
+            if before and shape_of(folder) == shape_of(before) and is_safetensors(Path(folder)):
+                self.publisher.give(pool, {None: (folder, number)})
+            else:
+                if before:
+                    self.publisher.fleet.remove_pool(pool)
+                pool = f"{role}-{number}"
+                self.publisher.fleet.start(folder, pool, str(role), self.config.engine.min_engines)
+            self._engines[role] = pool, folder
+        return pool, None
+
+
+@dataclass(eq=False)
+class _SharedSeats(_OwnSeats):
+    """Engines that play both seats, with the weights of both players in turn."""
+
+    _held: dict[str, str | None] = field(default_factory=dict)  # {model: what requests for it name}
+    _num_given: int = 0
+
+    def check(self, entrants: Sequence[Entrant]) -> None:
+        """For two models of different shapes."""
         folders = [entrant.folder for entrant in entrants if entrant.folder is not None]
         for folder in folders:
             if shape_of(folder) != shape_of(folders[0]):
@@ -174,75 +212,21 @@ class _SharedSeats:
 
     def taken_by(self, attacker: Entrant, defender: Entrant) -> tuple[Seat, Seat]:
         # The first one's weights are those of requests that name nobody.
-        players = [(str(role), entrant) for role, entrant in zip(Role, (attacker, defender), strict=True)]
-        folders = list(dict.fromkeys(entrant.folder for _, entrant in players if entrant.folder is not None))
-        self._give(dict(zip((None, "other"), folders, strict=False)))
-        first, second = (self._seat(role, entrant) for role, entrant in players)
-        return first, second
+        folders = dict.fromkeys(each.folder for each in (attacker, defender) if each.folder is not None)
+        self._give(dict(zip(folders, (None, "other"), strict=False)))
+        return super().taken_by(attacker, defender)
 
-    def _seat(self, role: str, entrant: Entrant) -> Seat:
-        temperature = self._config.evaluation.temperature
-        if entrant.folder is None:
-            return self._seating.guest(entrant.name, entrant.endpoint, temperature, script=entrant.script)
-        player = next(name for name, folder in self._held.items() if folder == entrant.folder)
-        return self._seating.engines_of(self._pool, role, entrant.folder, temperature, player)
+    def _engines_with(self, role: Role, folder: str) -> tuple[str, str | None]:
+        return SHARED_POOL, self._held[folder]
 
-    def _give(self, folders: Mapping[str | None, str]) -> None:
-        if {*folders.values()} <= {*self._held.values()}:
+    def _give(self, players: dict[str, str | None]) -> None:
+        if players.keys() <= self._held.keys():
             return
         if not self._held:
-            self._publisher.fleet.start(folders[None], self._pool, self._pool, self._config.engine.min_engines)
-        self._num_taken += 1
-        self._publisher.give(self._pool, {name: (folder, self._num_taken) for name, folder in folders.items()})
-        self._held = folders
-
-
-class _OwnSeats:
-    """Engines for each seat."""
-
-    def __init__(self, config: RunConfig, publisher: Publisher, seating: Seating) -> None:
-        self._seats = {role: _SeatOfMany(role, config, publisher, seating) for role in Role}
-
-    def check(self, entrants: Sequence[Entrant]) -> None:
-        """Any may play."""
-
-    def taken_by(self, attacker: Entrant, defender: Entrant) -> tuple[Seat, Seat]:
-        return self._seats[Role.ATTACKER].taken_by(attacker), self._seats[Role.DEFENDER].taken_by(defender)
-
-
-class _SeatOfMany:
-    """One seat, and the engines that play it for the current player."""
-
-    def __init__(self, role: Role, config: RunConfig, publisher: Publisher, seating: Seating) -> None:
-        self._role = str(role)
-        self._config = config
-        self._publisher = publisher
-        self._seating = seating
-        self._pool = ""
-        self._folder: str | None = None
-        self._num_taken = 0
-
-    def taken_by(self, entrant: Entrant) -> Seat:
-        if entrant.folder is None:
-            return self._seating.guest(
-                entrant.name, entrant.endpoint, self._config.evaluation.temperature, script=entrant.script
-            )
-        self._give_engines(entrant.folder)
-        return self._seating.engines_of(self._pool, self._role, entrant.folder, self._config.evaluation.temperature)
-
-    def _give_engines(self, folder: str) -> None:
-        if folder == self._folder:
-            return
-        self._num_taken += 1
-        is_like = self._folder is not None and shape_of(folder) == shape_of(self._folder)
-        if is_like and is_safetensors(Path(folder)):
-            self._publisher.give(self._pool, {None: (folder, self._num_taken)})
-        else:
-            if self._folder is not None:
-                self._publisher.fleet.remove_pool(self._pool)
-            self._pool = f"{self._role}-{self._num_taken}"
-            self._publisher.fleet.start(folder, self._pool, self._role, self._config.engine.min_engines)
-        self._folder = folder
+            self.publisher.fleet.start(next(iter(players)), SHARED_POOL, SHARED_POOL, self.config.engine.min_engines)
+        self._num_given += 1
+        self.publisher.give(SHARED_POOL, {name: (folder, self._num_given) for folder, name in players.items()})
+        self._held = players
 
 
 def shape_of(folder: str) -> str:

@@ -21,13 +21,12 @@ from rich.console import Console
 from starlette.types import ASGIApp
 
 from actors.models import resolve_model
-from cluster.launch.placed_run import cards_of, training_words, words_of_file
+from cluster.launch.placed_run import cards_of, rules_of, training_words, words_of_file
 from cluster.monitor.terminal import say
-from cluster.rollout.game_rules import rules_of
 from cluster.serve.app import make_app
 from cluster.serve.client_limits import Connection
 from cluster.serve.guard import Guard
-from cluster.serve.kept_games import KeptGames, keeping
+from cluster.serve.kept_games import keeping
 from cluster.serve.opponents import Opponent, Opponents, opponents_of_run
 from cluster.serve.visits import Table, Visits
 from spag_ray.config.loading import load_config
@@ -56,22 +55,34 @@ class ServeWanted:
     opens_browser: bool = True
 
 
-@dataclass(frozen=True)
-class _Served:
-    title: str
-    config: RunConfig
-    opponents: dict[str, Opponent]
-
-
 def run_serve(wanted: ServeWanted, console: Console) -> None:
     """`spag-ray serve`: returns when it is stopped by Ctrl-C or SIGTERM. Raises SpagError before it serves."""
     would = "let other machines play and use this one's processors"
     token = token_for(wanted.host, wanted.allow_network, would)
-    served = _served(wanted)
-    table = _table(served.config, wanted.words)
+    title, config, named = _served(wanted)
+    table = _table(config, wanted.words)
     with keeping(wanted.keep) as kept, bound(wanted.host, wanted.port) as listening:
+        opponents = Opponents(config, named, wanted.engine)
+        visits = Visits(table, opponents, keeps=kept is not None)
+        app = make_app(title, visits, opponents, kept, Guard(token))
+        address = address_of(wanted.host, listening, token)
+
+        async def serve() -> None:
+            try:
+                newest = next(reversed(named))
+                say(console, f"loading {newest}")
+                async with opponents.asked(newest):
+                    pass
+                if token is not None:
+                    told = "other machines can reach this server; give its address only to those who may play"
+                    console.print(f"warning: {told}")
+                await serve_app(app, listening, address, console, wanted.opens_browser)
+                visits.close()
+            finally:
+                await opponents.close()
+
         with contextlib.suppress(KeyboardInterrupt):  # while the first model is loaded, or a second time
-            asyncio.run(_serve(wanted, served, table, console, token=token, kept=kept, listening=listening))
+            asyncio.run(serve())
         console.print("stopped")
 
 
@@ -83,32 +94,6 @@ def token_for(host: str, allow_network: bool, would: str) -> str | None:
     if not allow_network:
         raise ConfigError(f"--host {host} would {would}; if you want that, add --allow-network: a token is then needed")
     return secrets.token_urlsafe(24)
-
-
-async def _serve(
-    wanted: ServeWanted,
-    served: _Served,
-    table: Table,
-    console: Console,
-    *,
-    token: str | None,
-    kept: KeptGames | None,
-    listening: socket.socket,
-) -> None:
-    opponents = Opponents(served.config, served.opponents, wanted.engine)
-    try:
-        newest = next(reversed(served.opponents))
-        say(console, f"loading {newest}")
-        async with opponents.asked(newest):
-            pass
-        visits = Visits(table, opponents, keeps=kept is not None)
-        app = make_app(served.title, visits, opponents, kept, Guard(token))
-        if token is not None:
-            console.print("warning: other machines can reach this server; give its address only to those who may play")
-        await serve_app(app, listening, address_of(wanted.host, listening, token), console, wanted.opens_browser)
-        visits.close()
-    finally:
-        await opponents.close()
 
 
 async def serve_app(app: ASGIApp, listening: socket.socket, address: str, console: Console, opens: bool) -> None:
@@ -156,8 +141,9 @@ class StoppableServer(uvicorn.Server):
                 signal.signal(each, handler)
 
 
-def _served(wanted: ServeWanted) -> _Served:
-    """A run's folder with all its stages, one stage's model inside of it, or any model's folder."""
+def _served(wanted: ServeWanted) -> tuple[str, RunConfig, dict[str, Opponent]]:
+    """(title, configuration, models) of a run's folder with all its stages, one stage's model inside of it, or any
+    model's folder."""
     folder = Path(wanted.target).expanduser()
     stage = wanted.stage
     is_of_run = folder.parent.name == "models" and (folder.parent.parent / "config.yaml").is_file()
@@ -173,7 +159,7 @@ def _served(wanted: ServeWanted) -> _Served:
         model = resolve_model(wanted.target)
         name = Path(model).name
         config = load_config(wanted.config, wanted.overrides).of_game(wanted.game)
-        return _Served(name, config, {name: Opponent(model)})
+        return name, config, {name: Opponent(model)}
     config = load_config(str(folder / "config.yaml"), wanted.overrides).of_game(wanted.game)
     found = opponents_of_run(folder, config)
     if stage is not None:
@@ -181,7 +167,7 @@ def _served(wanted: ServeWanted) -> _Served:
             told = f"--stage {stage}: {folder} has no such stage; it has {', '.join(found)}"
             raise InputError(told + meant(stage, found))
         found[stage] = found.pop(stage)  # the last one is chosen on the page
-    return _Served(folder.resolve().name, config, found)
+    return folder.resolve().name, config, found
 
 
 def _table(config: RunConfig, words: Path | None) -> Table:

@@ -113,7 +113,7 @@ def _label(label: str, values: Mapping[str, Any]) -> str:
 
 _PLAYED = [{"phase": phase} for phase in ("imitation", "self_play", "evaluation")]
 _PARTS = ("engine", "arena", "buffer", "learners", "evaluation")
-_STATES = ("starting", "behind", "playing", "draining", "asleep", "lost", "retired")  # cluster/fleet/engine_record.py
+_STATES = ("starting", "behind", "playing", "draining", "asleep", "lost", "retired")  # cluster/fleet/roster.py
 _CAUSES = ("crash", "stuck", "out of memory")
 _EVENTS = ("learner_wait_seconds_total", "mix_ratio", "resumes_total", "log_damage_total", "logs_set_aside_total")
 AT_START: dict[str, tuple[Labels, ...]] = {

@@ -464,7 +464,7 @@ class RestartLine(Line):
 
 @dataclass(frozen=True)
 class EngineStateLine(Line):
-    """An engine's state changed (cluster/fleet/engine_record.py). `before`: its former state, empty for a new engine,
+    """An engine's state changed (cluster/fleet/roster.py). `before`: its former state, empty for a new engine,
     in which it was for `seconds`."""
 
     kind = "engine_state"

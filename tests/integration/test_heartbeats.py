@@ -114,12 +114,15 @@ def test_a_harness_that_hangs_is_noticed(tmp_path: Path) -> None:
     config = RunConfig(supervision=SupervisionConfig(heartbeat_timeout_s=2))
     recorder, status = Recorder(tmp_path), StatusBoard(lambda: 0, GameNames())
     restarts = RestartBudget(config.supervision, recorder)
-    ground: Any = SimpleNamespace(config=config, recorder=recorder, status=status, poll_health=lambda: None)
+    nobody: Any = None
+    fleet = SimpleNamespace(roster=SimpleNamespace(of=lambda pool: [Engine(nobody, "engine-0", pool)]))
+    ground: Any = SimpleNamespace(
+        config=config, recorder=recorder, status=status, poll_health=lambda: None, fleet=fleet
+    )
     tasks = TaskEvaluation(ground, FolderLease.take(tmp_path), [], restarts)
     handle = ray.remote(Harness).options(num_cpus=0, max_concurrency=2).remote()
-    nobody: Any = None
     with pytest.raises(HarnessStuckError, match="the evaluation of boolq has not answered a heartbeat for 2 s"):
-        tasks._ask(handle, "boolq", "base", lambda: [Engine(nobody, "engine-0", "policy")])
+        tasks._ask(handle, "boolq", "base", "policy")
     shown = status.progress(is_paused=False)
     assert (shown.stage, shown.done, shown.total) == ("eval-base: boolq", 1, 10)
     ray.kill(handle)

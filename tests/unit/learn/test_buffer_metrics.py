@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cluster.buffer import buffer_client
-from cluster.buffer.buffer_client import Buffer
+from cluster.buffer import buffer_actor
+from cluster.buffer.buffer_actor import Buffer
 from cluster.buffer.buffer_metrics import BufferMetrics
 from cluster.buffer.replay_buffer import ReplayBuffer
 from cluster.tracking.recorder import Recorder
@@ -23,7 +23,7 @@ from tests.support.streams import finish, here, stream_of
 @pytest.fixture
 def buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReplayBuffer:
     """One in this process, whose answers need no fetching."""
-    monkeypatch.setattr(buffer_client, "get", lambda answer, timeout_s: answer)
+    monkeypatch.setattr(buffer_actor, "get", lambda answer, timeout_s: answer)
     return ReplayBuffer(str(tmp_path / "logs"))
 
 

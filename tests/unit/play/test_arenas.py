@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cluster.rollout import arenas as arenas_module
-from cluster.rollout.arenas import Arenas, Members
+from cluster.rollout.arenas import Arenas, Members, shares
 from cluster.types import Engine
 from spag_ray.config.loading import parse_config
 
@@ -190,3 +193,27 @@ def test_an_arena_that_could_not_be_reached_is_killed_because_it_may_have_missed
     monkeypatch.setattr(arenas_module.ray, "kill", killed.append)
     pools.join(engines(3))
     assert killed == [lost]
+
+
+@given(num_arenas=st.integers(1, 20), num_engines=st.integers(1, 600))
+def test_arenas_get_equal_parts_and_every_engine_is_shared_out_once(num_arenas: int, num_engines: int) -> None:
+    of_engines: Counter[int] = Counter()
+    for arena in range(num_arenas):
+        own = shares(arena, num_arenas, num_engines)
+        assert own, "every arena has an engine"
+        assert abs(sum(own.values()) - num_engines / num_arenas) < 1e-9
+        assert all(0 < share <= 1 for share in own.values())
+        of_engines.update(own)
+    assert sorted(of_engines) == list(range(num_engines))
+    assert all(abs(part - 1) < 1e-9 for part in of_engines.values())
+
+
+@given(num_arenas=st.integers(1, 20), num_engines=st.integers(1, 600))
+def test_few_engines_belong_to_two_arenas(num_arenas: int, num_engines: int) -> None:
+    """As many as there are cuts."""
+    pairs = sum(len(shares(arena, num_arenas, num_engines)) for arena in range(num_arenas))
+    assert pairs <= num_engines + num_arenas - 1
+
+
+def test_without_engines_nobody_has_one() -> None:
+    assert shares(0, 3, 0) == {}

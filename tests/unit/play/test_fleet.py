@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from cluster.fleet import fleet as fleet_module
-from cluster.fleet.engine_record import MAY_BECOME, EngineRecord, State
 from cluster.fleet.fleet import Fleet
 from cluster.fleet.publisher import Publisher
+from cluster.fleet.roster import MAY_BECOME, EngineRecord, Roster, State
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.planning.reservation import Reservation
 from cluster.rollout import arenas as arenas_module
@@ -346,8 +346,9 @@ def test_every_change_of_a_state_is_a_line_in_the_log_and_in_the_metrics(
 
 def test_a_state_changes_only_as_the_table_allows() -> None:
     record = EngineRecord("engine-0", "policy", "policy", "model")
+    recorder: Any = None
     with pytest.raises(AssertionError, match="engine-0 is starting and cannot become playing"):
-        record.become(State.PLAYING)
+        Roster(recorder).become(record, State.PLAYING, "it is wanted")
     assert all(State.RETIRED in to for state, to in MAY_BECOME.items() if state is not State.RETIRED)
     assert MAY_BECOME[State.RETIRED] == frozenset()
 

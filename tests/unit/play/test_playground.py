@@ -6,6 +6,7 @@ import copy
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -168,8 +169,11 @@ def test_the_games_that_a_listener_hears_are_those_whose_gains_are_paid() -> Non
     games = [{"name": "taboo", "share": 0.5}, {"name": "kuhn", "share": 0.5}]
     heard = parse_config({"games": games, "objective": {"information_gain": 0.5}})
     ground = Playground(**parts | {"config": heard})
-    assert ground.heard({"attacker", "defender", LISTENER}) == {"taboo"}
-    assert ground.heard({"attacker", "defender"}) == set(), "such as imitation's"
+    episodes = [game(0, Outcome.TIED), replace(game(1, Outcome.TIED), game="kuhn")]
+    seats = dict.fromkeys(("attacker", "defender"), ENGINES)
+    stage = Stage.of_round(1)
+    assert ground.figures(stage, episodes, seats | {LISTENER: ENGINES}).num_unscored == 1, "only Taboo's"
+    assert ground.figures(stage, episodes, seats).num_unscored is None, "such as imitation's"
 
 
 def test_a_round_with_a_listener_says_how_many_games_it_did_not_score(monkeypatch: pytest.MonkeyPatch) -> None:

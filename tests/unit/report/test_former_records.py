@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from cluster.buffer.buffer_actor import BufferActor
-from cluster.run.checkpoint import Checkpoints
-from cluster.run.role_averages import RoleAverages
+from cluster.run.checkpoint import Checkpoints, RoleAverages
 from spag_ray.config.parts import CheckpointConfig
 from spag_ray.game.words import WordStream
 from spag_ray.results.former_records import named_line, named_row, named_state, names_of_seats

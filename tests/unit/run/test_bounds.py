@@ -16,8 +16,8 @@ import pytest
 import ray
 from rich.console import Console
 
-from cluster.buffer import buffer_client
-from cluster.buffer.buffer_client import Buffer
+from cluster.buffer import buffer_actor
+from cluster.buffer.buffer_actor import Buffer
 from cluster.checks import preflight
 from cluster.console import AttachedRun
 from cluster.launch import jobs, placed_run
@@ -88,7 +88,7 @@ def test_the_buffer_has_time_to_read_its_logs(tmp_path: Path, monkeypatch: pytes
         asked.append(timeout_s)
         raise NoAnswerError("silence")
 
-    monkeypatch.setattr(buffer_client, "get", silent)
+    monkeypatch.setattr(buffer_actor, "get", silent)
     handle: Any = None
     ref: Any = object()
     with pytest.raises(NoAnswerError):

@@ -12,7 +12,7 @@ import pytest
 
 from cluster.fleet import drained_nodes
 from cluster.fleet.drained_nodes import MARGIN_S, DrainedNodes
-from cluster.fleet.engine_record import EngineRecord, State
+from cluster.fleet.roster import EngineRecord, State
 from cluster.types import Engine
 
 

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from cluster.fleet import elastic_engines
-from cluster.fleet.elastic_engines import ElasticEngines
-from spag_ray.config.engine import EngineConfig
+from cluster.fleet.elastic_engines import ElasticEngines, Scaling
+from spag_ray.config.engine import EngineConfig, EngineRange
 from spag_ray.errors import EngineError
+
+Load = tuple[Any, ...]  # (engines, turns to answer, in a stream the share of its time that the learner waits)
 
 
 class Policy:
@@ -96,3 +98,50 @@ def test_a_plain_number_of_engines_is_left_alone(clock: SimpleNamespace) -> None
     engines: Any = FakeFleet(num_turns=20)
     ElasticEngines(EngineConfig(num_engines=1, max_num_seqs=8), engines, [POLICY], print).scale()
     assert len(engines.records) == 1
+
+
+def scaling(**changes: float) -> Scaling:
+    limits = {"min": 1, "max": 3, "grow_after_s": 10, "shrink_after_s": 30} | changes
+    return Scaling(EngineRange.model_validate(limits), max_num_seqs=16)
+
+
+def steps(of: Scaling, load: Load, times: range) -> list[int]:
+    """The times at which an engine is added (positive) or let go (negative)."""
+    return [step * at for at in times if (step := of.step(at, *load))]
+
+
+@pytest.mark.parametrize(
+    ("load", "expected"),
+    [
+        ((1, 16), 1),  # turns wait in its queue
+        ((1, 15), 0),
+        ((3, 100), 0),  # there are as many as there may be
+        ((0, 100), 0),  # the first is being replaced
+        ((2, 8), -1),  # one engine has room for twice as many
+        ((2, 9), 0),
+        ((1, 0), 0),
+        ((2, 0), 0),  # the learner works: nothing is known of the next round
+        ((2, 31, 0.5), 1),
+        ((2, 9, 0.5), 1),  # the learner waits, although no turn does
+        ((2, 8, 0.5), 0),  # there are too few games for another engine
+        ((2, 40, 0.1), 0),
+        ((2, 0, 0.0), -1),  # games wait for the learner
+        ((2, 9, 0.0), 0),
+        ((2, 0, 0.1), 0),
+    ],
+)
+def test_what_a_load_asks_for(load: Load, expected: int) -> None:
+    assert scaling(grow_after_s=0, shrink_after_s=0).step(5.0, *load) == expected
+
+
+def test_a_need_has_to_last_and_starts_anew_after_each_step() -> None:
+    busy = scaling()
+    assert steps(busy, (1, 16), range(0, 25)) == [10, 21]
+    assert steps(busy, (2, 8), range(30, 100)) == [-60, -91]
+
+
+def test_a_need_that_ends_is_forgotten() -> None:
+    once = scaling()
+    assert steps(once, (1, 16), range(0, 9)) == []
+    assert once.step(9, 1, 15) == 0
+    assert steps(once, (1, 16), range(10, 22)) == [20]

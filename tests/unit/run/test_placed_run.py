@@ -22,6 +22,7 @@ from actors.models import load_tokenizer
 from cluster.launch import placed_run
 from cluster.launch.placed_run import any_words, training_words, words_of_file
 from cluster.monitor.terminal import say
+from cluster.run.parts import Prepared
 from cluster.runtime.run_folder import check_can_be_made, note_stop
 from spag_ray.config.loading import load_config, parse_config
 from spag_ray.errors import ConfigError, InputError, RunFolderError
@@ -116,7 +117,7 @@ class TestPlaceDetached:
             ray: Any = SimpleNamespace(remote=lambda **_: lambda _: actor, kill=run.kill)
             monkeypatch.setattr(placed_run, "ray", ray)
             monkeypatch.setattr(placed_run, "get", run.get)
-            monkeypatch.setattr(placed_run, "prepare", lambda *_, **__: placed_run.Prepared("model", {}, {}, {}))
+            monkeypatch.setattr(placed_run, "prepare", lambda *_, **__: Prepared("model", {}, {}, {}))
             monkeypatch.setattr(placed_run, "check_cluster", lambda *_: [])
             try:
                 placed_run.place_detached(parse_config({}), tmp_path / "run", resume=False)

@@ -6,8 +6,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from cluster.run.checkpoint import RunState
-from cluster.run.role_averages import RoleAverages
+from cluster.run.checkpoint import RoleAverages, RunState
 from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.game.rules import Role

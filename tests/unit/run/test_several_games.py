@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster.launch.placed_run import every_words, words_of_file
-from cluster.rollout.game_rules import every_rules
+from cluster.launch.placed_run import every_words, rules_of, words_of_file
 from cluster.runtime.run_folder import make_run_folder, reopen_run_folder
 from spag_ray.config.files import named_paths
 from spag_ray.config.loading import load_config, parse_config, to_yaml
@@ -160,7 +159,7 @@ def test_every_game_has_its_own_words_and_rules(tmp_path: Path) -> None:
     assert not set(words["taboo"]) & set(held_out["taboo"])
     assert sorted(words["kuhn"]) == ["JK", "JQ", "KJ", "KQ", "QJ", "QK"]
     assert words["kuhn"] == held_out["kuhn"], "all that can happen"
-    taboo, kuhn = every_rules(two())
+    taboo, kuhn = map(rules_of, two().each_game)
     assert (taboo.name, taboo.max_turns, taboo.guesser) == ("taboo", 4, Role.DEFENDER)
     assert (kuhn.name, kuhn.style, kuhn.guesser) == ("kuhn", "lines", None)
     with pytest.raises(InputError, match="a file has the words of one game, but this configuration has the games"):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.run.health import Health
+from cluster.run.parts import RunParts
 from cluster.run.training_verbs import Trainer
 from cluster.tracking.time_split import TimeSplit
 from spag_ray.config.loading import parse_config
@@ -66,21 +66,13 @@ def test_weights_for_an_engine_that_joins_are_no_wait_for_games() -> None:
     silent.get, silent.handle = lambda _: silent, SimpleNamespace(health=SimpleNamespace(remote=int))
     silent.is_restarted = False
     publisher: Any = SimpleNamespace(admit=lambda: clock.wait(2))
-    health = Health(
-        control=silent,
-        policies=[],
-        fleet=silent,
-        publisher=publisher,
-        buffer=silent,
-        watch=silent,
-        buffer_metrics=silent,
-        restarts=silent,
-        recorder=silent,
-        split=split,
-    )
+    ground: Any = SimpleNamespace(buffer_metrics=silent, split=split)
+    parts = RunParts.__new__(RunParts)
+    parts.control = parts.fleet = parts.watch = parts.buffer = silent
+    parts.policies, parts.publisher, parts.ground = [], publisher, ground
     with split.phase("generate"):
         clock.wait(1)
-        health.poll()
+        parts.poll_health()
     assert split.taken() == (3.0, {"generate": 1.0, "sync": 2.0})
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from cluster.rollout.game_rules import rules_of
+from cluster.launch.placed_run import rules_of
 from spag_ray.config.loading import load_config, parse_config
 from spag_ray.games.kuhn import KuhnPoker
 from spag_ray.games.taboo.game import TabooGame
