@@ -55,7 +55,7 @@ def test_every_end_pays_by_its_own_entry(end: GameEnd) -> None:
 
 
 def test_the_worked_game_of_the_documentation() -> None:
-    """docs/learning.md, "Payoffs": four turns, payoffs of 0.5 / -1."""
+    """docs/appendix/learner.md, "What payoffs give each turn": four turns, payoffs of 0.5 / -1."""
     payoffs = Payoffs(wrong_guess=(0.5, -1), tie=(-0.3, -0.3))
     wrong = ended(GameEnd(Outcome.ATTACKER_WINS, EndReason.WRONG_GUESS))
     assert learned(wrong, payoffs) == [("a", 0.2222), ("a", 0.2778)]
