@@ -26,7 +26,7 @@ from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.lines import ExploitabilityLine, HeldOutLine, Line, PlayLine, StepLine, StreamLine
 from spag_ray.results.matches import Match, read_matches
 from spag_ray.results.metric_lines import MetricLines
-from spag_ray.results.report.measurements import clock_of
+from spag_ray.results.pauses import Clock
 from spag_ray.stages import Stage, StageKind, order_of
 
 _SHARES = {
@@ -75,7 +75,7 @@ def figures_of(folder: Path) -> dict[str, float]:
         figures["games of self-play"] = sum(rounds)
     elif streamed:
         figures["games of self-play"] = streamed[-1]
-    figures["hours"] = clock_of(lines).seconds / 3600
+    figures["hours"] = Clock(lines).seconds / 3600
     return {name: value for name, value in figures.items() if math.isfinite(value)}
 
 

@@ -38,7 +38,7 @@ from spag_ray.results.lines import (
     SyncReport,
     parse_line,
 )
-from spag_ray.results.pauses import Pauses
+from spag_ray.results.pauses import Clock
 from spag_ray.stages import Stage
 
 MAX_POINTS = 400
@@ -161,7 +161,7 @@ class RunView:
         self.evaluations: dict[tuple[str, str, str], Evaluation] = {}
         self.num_unread = 0
         self.began: float | None = None
-        self.pauses = Pauses()
+        self.clock = Clock()
         self.newest: float | None = None
         self.doing = "starting"
         self.learning: dict[str, Learning] = {}
@@ -230,7 +230,7 @@ class RunView:
         self.began = at if self.began is None else self.began
         self.newest = at
         line = parse_line(raw)
-        self.pauses.take(at, line)
+        self.clock.take(at, line)
         self._take_happening(line, at)
         match line:
             case StepLine():

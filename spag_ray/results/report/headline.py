@@ -66,7 +66,7 @@ def notices(run: Gathered) -> Markup:
 
 def _state(run: Gathered) -> str:
     made = f"{_utc(run.made_at):%d %B %Y, %H:%M} UTC"
-    last = f"{_utc(run.measured.clock.ended):%d %B %Y, %H:%M} UTC" if run.measured.num_lines else "never"
+    last = f"{_utc(run.measured.clock.ended):%d %B %Y, %H:%M} UTC" if run.measured.clock.num_lines else "never"
     how, why = run.files.ended or ("not known to be finished", "it is running or was killed")
     return f"{how.capitalize()}{f': {why}' if why else ''}. Last measured {last}; this page was made {made}."
 
