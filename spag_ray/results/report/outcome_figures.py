@@ -10,7 +10,7 @@ from spag_ray.episodes.game_count import GameCount
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.game_names import GameNames
 from spag_ray.results.ratings import WinMatrix, mean_score
-from spag_ray.results.report.figure import MARK, Figure, as_label, line, numbered
+from spag_ray.results.report.figure import MARK, Figure, as_label, bars, line, stacked
 from spag_ray.results.report.markup import NOTHING, table
 from spag_ray.results.report.transcripts import Payoffs, Transcripts
 from spag_ray.results.standings import Estimate
@@ -106,27 +106,16 @@ def _shares_by_version(by_version: Mapping[int, Mapping[Outcome, int]], game: Ga
     width = -(-len(versions) // MOST_VERSION_BARS)
     groups = [versions[place : place + width] for place in range(0, len(versions), width)]
     totals = [sum(sum(by_version[version].values()) for version in group) for group in groups]
-    data = [
-        {
-            "type": "bar",
-            "name": as_label(game.outcome(outcome)),
-            "x": [group[0] for group in groups],
-            "y": [
-                100 * sum(by_version[version].get(outcome, 0) for version in group) / total
-                for group, total in zip(groups, totals, strict=True)
-            ],
-            "marker": {"color": colour},
-            "hovertemplate": "version %{x}: " + as_label(game.outcome(outcome)) + " %{y:.1f}%<extra></extra>",
-        }
-        for outcome, colour in COLOURS.items()
-    ]
-    layout = {
-        "barmode": "stack",
-        "bargap": 0.1,
-        "xaxis": {**numbered("version of the weights that played", versions), "showgrid": False},
-        "yaxis": {"range": [0, 100], "ticksuffix": "%", "dtick": 25},
-        "hovermode": "closest",
-    }
+    firsts, data = [group[0] for group in groups], []
+    for outcome, colour in COLOURS.items():
+        counts = [sum(by_version[version].get(outcome, 0) for version in group) for group in groups]
+        shares = [100 * count / total for count, total in zip(counts, totals, strict=True)]
+        said = as_label(game.outcome(outcome))
+        data.append(bars(firsts, shares, said, colour, f"version %{{x}}: {said} %{{y:.1f}}%<extra></extra>"))
+    layout = stacked(
+        "version of the weights that played", versions, {"range": [0, 100], "ticksuffix": "%", "dtick": 25}
+    )
+    layout["hovermode"] = "closest"
     summary = f"Shares of outcomes of the stream's games for {len(versions)} versions of the weights."
     return Figure(
         "outcomes-by-version", "The stream, by version", summary, data, layout, height=280, legend=_legend(game)
