@@ -86,12 +86,9 @@ def _what(run: Gathered, config: RunConfig) -> str:
     if config.self_play.rounds > 0:
         is_stream = config.schedule == "stream"
         how = "play and training at the same time" if is_stream else "play and training in turns"
-        parts.append(f"plays itself: {(_streamed if is_stream else _rounds)(run, config)}, {how}")
+        streamed = f"{run.num_games(STREAM):,} of {config.self_play.rounds * config.self_play.games_per_round:,} games"
+        parts.append(f"plays itself: {streamed if is_stream else _rounds(run, config)}, {how}")
     return f"{model}{_seats(config, game)} {', then '.join(parts) or 'is evaluated'}."
-
-
-def _streamed(run: Gathered, config: RunConfig) -> str:
-    return f"{run.num_games(STREAM):,} of {config.self_play.rounds * config.self_play.games_per_round:,} games"
 
 
 def _rounds(run: Gathered, config: RunConfig) -> str:
@@ -142,11 +139,7 @@ def _numbers(run: Gathered) -> Iterator[tuple[str, str, str]]:
     """(name, value, remark)."""
     yield "games", in_words(run.transcripts.num_games), ""
     sampled, every = run.transcripts.num_sampled, run.transcripts.num_tokens
-    yield (
-        "sampled tokens",
-        in_words(sampled),
-        f"{in_words(every - sampled)} more are scripted" if every > sampled else "",
-    )
+    yield "sampled tokens", in_words(sampled), f"{in_words(every - sampled)} more are scripted" * (every > sampled)
     yield "learner steps", in_words(run.measured.num_steps), ""
     yield "newest version", str(run.measured.newest_version), ""
     pauses = len(run.measured.clock.pauses)
