@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
 
+from cluster.commands.watch import FolderSource, watch
 from cluster.monitor.frame import frame, headline
 from cluster.monitor.run_view import RunView
 from cluster.monitor.terminal import bar, plain, sparkline
-from cluster.monitor.watch import FolderSource, watch
 from cluster.types import Progress
 from spag_ray.config.loading import load_config, parse_config, to_yaml
 from spag_ray.config.run import RunConfig
