@@ -26,9 +26,10 @@ def plain(text: object, most: int = 400) -> str:
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in shown)
 
 
-def say(console: Console, text: str) -> None:
-    """A line that is not wrapped, so that a path or a command in it can be copied, and in which nothing is markup."""
-    console.print(text, soft_wrap=True, markup=False)
+def say(console: Console, text: str, highlight: bool | None = None) -> None:
+    """A line that is not wrapped, so that a path or a command in it can be copied, and in which nothing is markup.
+    `highlight`: colour paths and numbers, as the console does if it is None."""
+    console.print(text, soft_wrap=True, markup=False, emoji=False, highlight=highlight)
 
 
 def table_of(title: str, left: Sequence[str], right: Sequence[str] = ()) -> Table:
