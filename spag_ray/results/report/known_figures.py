@@ -31,23 +31,19 @@ def known_figures(transcripts: Transcripts) -> list[Figure]:
 
 
 def _by_turn(transcripts: Transcripts) -> Figure:
-    shown = dict(zip(_few(_own_stages(transcripts)), SERIES, strict=False))
+    """Of stages in which the same weights played both seats; of all stages if there are none."""
+    own = [stage for stage in transcripts.known if Stage.parse(stage).kind is StageKind.EVALUATION]
+    shown = dict(zip(_few(own or list(transcripts.known)), SERIES, strict=False))
     data, said, numbers = [], [], []
     for stage, colour in shown.items():
         turns, name = transcripts.known[stage].turns(), Stage.parse(stage).title
-        own = [turn.number for turn in turns]
-        data.append(line(own, [100 * turn.mean_p for turn in turns], name, colour) | {"mode": "lines+markers"})
+        reached = [turn.number for turn in turns]
+        data.append(line(reached, [100 * turn.mean_p for turn in turns], name, colour) | {"mode": "lines+markers"})
         said.append(f"{name}: " + ", ".join(f"turn {turn.number} {_percent(turn.mean_p)}" for turn in turns))
-        numbers += own
+        numbers += reached
     layout = {"xaxis": numbered("the defender's turn", numbers), "yaxis": {"ticksuffix": "%", "rangemode": "tozero"}}
     title, note = "Probability of the word for the defender", "mean over the games that reached the turn"
     return Figure("known-by-turn", title, "; ".join(said), data, layout, note, height=260, legend=legend_of(data))
-
-
-def _own_stages(transcripts: Transcripts) -> list[str]:
-    """The stages in which the same weights played both seats; all stages if there are none."""
-    stages = list(transcripts.known)
-    return [stage for stage in stages if Stage.parse(stage).kind is StageKind.EVALUATION] or stages
 
 
 def _few(stages: Sequence[str]) -> list[str]:

@@ -43,7 +43,8 @@ def outcome_figures(transcripts: Transcripts, alarmed: Container[str], game: Gam
         ("outcomes-held-out", game.held_out, held_out),
     ):
         if counts:
-            marked = {stage for stage in counts if _evaluated(stage) in alarmed}
+            played = {stage: Stage.parse(stage) for stage in counts}
+            marked = [key for key, of in played.items() if of.kind is StageKind.EVALUATION and of.title in alarmed]
             found.append(_shares(name, title, counts, marked, game))
     if len(transcripts.by_version) > 1:
         found.append(_shares_by_version(transcripts.by_version, game))
@@ -54,12 +55,6 @@ def title_of(stages: Iterable[str]) -> str:
     """Of games that are not on held-out words: `play` and visitors of `serve` train nothing."""
     phases = {Stage.parse(stage).phase for stage in stages}
     return "Games" if phases <= {"play", "other"} else "Games for training"
-
-
-def _evaluated(stage: str) -> str | None:
-    """The stage that an evaluation is of; None if `stage` is not an evaluation."""
-    parsed = Stage.parse(stage)
-    return parsed.players[0] if parsed.kind is StageKind.EVALUATION else None
 
 
 def _legend(game: GameNames) -> tuple[tuple[str, str], ...]:
