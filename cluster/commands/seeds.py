@@ -148,7 +148,12 @@ def run_seeds(asked: SeedRuns, console: Console) -> None:
     with tempfile.TemporaryDirectory(prefix="spag-ray-seeds-") as kept, notice_to_stop() as notice:
         file = Path(shutil.copy(find_config(asked.config), kept))
         unfinished = _Processes(asked, file, console, notice).run(waiting, at_once)
-    _print_table([asked.folder_of(seed) for seed in asked.configs if seed not in unfinished], console)
+    finished = [asked.folder_of(seed) for seed in asked.configs if seed not in unfinished]
+    try:
+        if finished:
+            print_comparison(finished, [])
+    except InputError as error:  # somebody has emptied a folder; that is no fault of the runs
+        _say(console, f"no table: {error}")
     _raise_for(unfinished, asked, bool(notice))
 
 
@@ -252,15 +257,6 @@ class _Processes:
             unfinished[seed] = "was stopped" if is_stopped else f"failed ({_exit_of(code)})"
             _say(self.console, f"seed-{seed} {unfinished[seed]}")
         return unfinished
-
-
-def _print_table(finished: Sequence[Path], console: Console) -> None:
-    if not finished:
-        return
-    try:
-        print_comparison(finished, [])
-    except InputError as error:  # somebody has emptied a folder; that is no fault of the runs
-        _say(console, f"no table: {error}")
 
 
 def _raise_for(unfinished: Mapping[int, str], asked: SeedRuns, is_stopped: bool) -> None:
