@@ -19,10 +19,10 @@ ASCII = str.maketrans(
 )
 
 
-def plain(text: object, most: int = 400) -> str:
-    """Untrusted text in a form that is safe for a terminal: one line, without characters that move the cursor or change
-    the direction of writing."""
-    shown = str(text)[:most].replace("\n", " ").replace("\t", " ")
+def plain(text: object) -> str:
+    """Untrusted text in a form that is safe for a terminal: one line of at most 400 characters, none of which moves the
+    cursor or changes the direction of writing."""
+    shown = str(text)[:400].replace("\n", " ").replace("\t", " ")
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in shown)
 
 
