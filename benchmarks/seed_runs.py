@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from spag_ray.results.lines import Line, PlayLine
 from spag_ray.results.metric_lines import MetricLines
-from spag_ray.results.report.measurements import clock_of
+from spag_ray.results.pauses import Clock
 from spag_ray.stages import Stage, StageKind
 
 _Line = TypeVar("_Line", bound=Line)
@@ -83,7 +83,7 @@ def lines_of(run: Path, kind: type[_Line]) -> list[_Line]:
 
 def seconds_of(run: Path) -> float:
     """Of its measurements, in all calls, without the start of its processes."""
-    return clock_of(MetricLines(run / "metrics.jsonl").typed()).seconds
+    return Clock(MetricLines(run / "metrics.jsonl").typed()).seconds
 
 
 def self_play_games(run: Path) -> int:

@@ -50,9 +50,8 @@ if TYPE_CHECKING:
     from cluster.run.run import RunHandle
 
 _PREFIX = "run-"
-_sent: set[Path] | None = (
-    None  # the files that were sent to the cluster when this session connected; None: nothing, not even code
-)
+# The files that were sent to the cluster when this session connected; None: nothing, not even code.
+_sent: set[Path] | None = None
 LAUNCH_WITHIN_S = 1800.0  # its checks may convert or copy a model
 _LISTENS_WITHIN_S = 5.0
 _TRIES = 3  # a first connection right after `ray start` may fail

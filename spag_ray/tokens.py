@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -120,10 +121,8 @@ def framing_ids(tokenizer: Tokenizer) -> frozenset[int]:
     special = {token for token, added in tokenizer.added_tokens_decoder.items() if added.special}
     written: list[str | int] = []
     if getattr(tokenizer, "chat_template", None):
-        try:
+        with suppress(ModelError):  # who needs it says so (ChatFrame)
             written = template_parts(tokenizer, chat_text(tokenizer, ("a", "b", "c")))
-        except ModelError:  # who needs it says so (ChatFrame)
-            written = []
     marks = {*special, *tokenizer.all_special_ids, *(part for part in written if isinstance(part, int))}
     thought = thought_marks(tokenizer).keys() - special
     ends = () if tokenizer.eos_token_id is None else end_ids(tokenizer)

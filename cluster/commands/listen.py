@@ -69,11 +69,8 @@ def run_listen(config: RunConfig, model: str, games: Path, console: Console) -> 
         )
     config = of_guesses
     folder = resolve_model(model)
-    heard, num_unscorable = _heard(
-        _games(games, config.game.rules, config.game.full_name),
-        config,
-        load_tokenizer(folder, config.chat_template_kwargs),
-    )
+    played = _games(games, config.game.rules, config.game.full_name)
+    heard, num_unscorable = _heard(played, config, load_tokenizer(folder, config.chat_template_kwargs))
     if not heard:
         raise InputError(f"{games}: no game in it has a turn of the defender whose word can be scored")
     policy = TransformersPolicy(folder, config.engine.dtype, config.engine.max_model_len)

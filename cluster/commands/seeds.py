@@ -22,12 +22,14 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from cluster.launch.jobs import check_run_dir
 from cluster.monitor.comparison import print_comparison
+from cluster.monitor.terminal import say
 from cluster.planning.bundles import bundles_of, num_that_fit
 from cluster.planning.reservation import node_uses
 from cluster.runtime.ray_session import address_of, is_job, ray_session
@@ -41,6 +43,7 @@ from spag_ray.errors import ConfigError, InputError, SpagError, StopRequestedErr
 SEED = "{seed}"  # in an override
 MAX_SEEDS = 1000  # a slip of the keyboard asks for more
 LOOK_EVERY_S = 0.2
+_say = partial(say, highlight=False)
 # `python -m spag_ray`, but a run gets a SIGTERM if this process is killed: nobody else would stop it.
 _CHILD = (
     "import signal, sys; from spag_ray.host.processes import end_with; end_with(int(sys.argv.pop(1)), "
@@ -145,7 +148,12 @@ def run_seeds(asked: SeedRuns, console: Console) -> None:
     with tempfile.TemporaryDirectory(prefix="spag-ray-seeds-") as kept, notice_to_stop() as notice:
         file = Path(shutil.copy(find_config(asked.config), kept))
         unfinished = _Processes(asked, file, console, notice).run(waiting, at_once)
-    _print_table([asked.folder_of(seed) for seed in asked.configs if seed not in unfinished], console)
+    finished = [asked.folder_of(seed) for seed in asked.configs if seed not in unfinished]
+    try:
+        if finished:
+            print_comparison(finished, [])
+    except InputError as error:  # somebody has emptied a folder; that is no fault of the runs
+        _say(console, f"no table: {error}")
     _raise_for(unfinished, asked, bool(notice))
 
 
@@ -203,7 +211,7 @@ class _Processes:
 
     def _start(self, seed: int, has_prefix: bool) -> None:
         folder = self.asked.folder_of(seed)
-        self.say(f"seed-{seed} {'resumes' if folder.exists() else 'starts'}")
+        _say(self.console, f"seed-{seed} {'resumes' if folder.exists() else 'starts'}")
         overrides = [part for each in with_seed(self.asked.overrides, seed) for part in ("-o", each)]
         arguments = ["train", str(self.file), "--run-dir", str(folder), *overrides]
         process = subprocess.Popen(
@@ -225,7 +233,7 @@ class _Processes:
         for line in process.stdout:
             # Whoever reads what is printed here may have gone. A pipe that nobody empties would halt the run.
             with contextlib.suppress(Exception, SystemExit):
-                self.say(f"seed-{seed}: {line.rstrip()}")
+                _say(self.console, f"seed-{seed}: {line.rstrip()}")
 
     def _send(self, number: signal.Signals) -> None:
         for process in self.running.values():
@@ -241,26 +249,14 @@ class _Processes:
             if (reader := self.readers.pop(seed, None)) is not None:
                 reader.join(timeout=10)  # bounded: a process that it has left behind may hold the pipe
             if is_finished(self.asked.folder_of(seed), self.asked.configs[seed]):
-                self.say(f"seed-{seed} has finished")
+                _say(self.console, f"seed-{seed} has finished")
                 continue
             # A run that was asked to stop ends with 0, or by the signal if it has hardly started: Python's way of
             # telling it, or Ray's, whose handler exits with the signal's number.
             is_stopped = code == 0 or (bool(self.notice) and code in (-signal.SIGTERM, signal.SIGTERM))
             unfinished[seed] = "was stopped" if is_stopped else f"failed ({_exit_of(code)})"
-            self.say(f"seed-{seed} {unfinished[seed]}")
+            _say(self.console, f"seed-{seed} {unfinished[seed]}")
         return unfinished
-
-    def say(self, text: str) -> None:
-        _say(self.console, text)
-
-
-def _print_table(finished: Sequence[Path], console: Console) -> None:
-    if not finished:
-        return
-    try:
-        print_comparison(finished, [])
-    except InputError as error:  # somebody has emptied a folder; that is no fault of the runs
-        _say(console, f"no table: {error}")
 
 
 def _raise_for(unfinished: Mapping[int, str], asked: SeedRuns, is_stopped: bool) -> None:
@@ -315,7 +311,3 @@ def _exit_of(code: int) -> str:
 
 def _count(number: int) -> str:
     return f"{number} run{'' if number == 1 else 's'}"
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, soft_wrap=True, markup=False, highlight=False)

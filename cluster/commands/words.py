@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from cluster.monitor.terminal import say
 from spag_ray.config.shipped import find_config
 from spag_ray.game.words import top_words, write_words
 from spag_ray.games.taboo.deck_check import deck_faults
@@ -26,8 +27,7 @@ def run_words_check(deck: str, console: Console) -> bool:
     text = read_text(path)
     faults = deck_faults(text)
     for fault in faults:
-        console.print(f"{path}:{fault.line}: {fault.text}", soft_wrap=True, markup=False, highlight=False)
+        say(console, f"{path}:{fault.line}: {fault.text}", highlight=False)
     if not faults:
-        told = f"{path}: {len(read_deck(text)[0])} words, no faults"
-        console.print(told, soft_wrap=True, markup=False, highlight=False)
+        say(console, f"{path}: {len(read_deck(text)[0])} words, no faults", highlight=False)
     return not faults

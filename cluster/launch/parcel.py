@@ -37,7 +37,6 @@ _UNUSED = (
     "cluster/launch/parcel.py",
     "cluster/monitor/frame.py",
     "cluster/monitor/run_view.py",
-    "cluster/monitor/watch.py",
     "cluster/planning/config_reference.py",
     "cluster/planning/plan_text.py",
     "cluster/schedules/tournament.py",

@@ -26,7 +26,7 @@ from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.lines import ExploitabilityLine, HeldOutLine, Line, PlayLine, StepLine, StreamLine
 from spag_ray.results.matches import Match, read_matches
 from spag_ray.results.metric_lines import MetricLines
-from spag_ray.results.report.measurements import clock_of
+from spag_ray.results.pauses import Clock
 from spag_ray.stages import Stage, StageKind, order_of
 
 _SHARES = {
@@ -57,16 +57,16 @@ def figures_of(folder: Path) -> dict[str, float]:
     name. Raises InputError for a folder without metrics."""
     lines = _lines(folder)
     typed = [line for _, line in lines]
-    matches = read_matches(folder / "matches.json") if (folder / "matches.json").exists() else []
+    matches = _by_game(folder)
     # A resumed round has two lines.
     plays = {(line.stage, line.game): line.games for line in typed if isinstance(line, PlayLine)}
-    names = dict.fromkeys([*(match.game for match in matches), *(game for _, game in plays)])
+    names = dict.fromkeys([*matches, *(game for _, game in plays)])
     figures: dict[str, float] = {}
     for game in names:
         prefix = f"{game}: " if len(names) > 1 else ""
         held = [line for line in typed if isinstance(line, HeldOutLine) and line.game == game]
         exact = [line for line in typed if isinstance(line, ExploitabilityLine) and line.game == game]
-        found = _of_matches([match for match in matches if match.game == game]) | _of_guesses(held)
+        found = _of_matches(matches.get(game, [])) | _of_guesses(held)
         found |= exact[-1].figures if exact else {}
         figures |= {prefix + name: value for name, value in found.items()}
     streamed = [line.games for line in typed if isinstance(line, StreamLine)]  # sums, those before a resume too
@@ -75,7 +75,7 @@ def figures_of(folder: Path) -> dict[str, float]:
         figures["games of self-play"] = sum(rounds)
     elif streamed:
         figures["games of self-play"] = streamed[-1]
-    figures["hours"] = clock_of(lines).seconds / 3600
+    figures["hours"] = Clock(lines).seconds / 3600
     return {name: value for name, value in figures.items() if math.isfinite(value)}
 
 

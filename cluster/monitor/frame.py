@@ -107,7 +107,7 @@ def _times(view: RunView, now: float) -> Iterator[str]:
     if view.progress is not None:
         yield duration(view.progress.seconds)
     elif view.began is not None and view.newest is not None:
-        yield duration((view.newest if is_over else now) - view.began - view.pauses.seconds)
+        yield duration((view.newest if is_over else now) - view.began - view.clock.paused_s)
     left = view.seconds_left(now)
     if left and not is_over:
         yield f"about {duration(left)} left"

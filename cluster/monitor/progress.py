@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from rich.console import Console
 from rich.live import Live
@@ -35,10 +36,8 @@ class ProgressLine:
         for note in progress.notes[-num_new:] if num_new else ():
             self._console.print(Text(note), soft_wrap=True)
         self._num_notes = progress.num_notes
-        is_new = progress.stage != self._stage
-        if is_new:
-            self._stage, self._began = progress.stage, now
-            self._first = progress
+        if is_new := progress.stage != self._stage:
+            self._stage, self._began, self._first = progress.stage, now, progress
         line = describe(progress, now - self._began, self._first)
         if live is not None:
             live.update(Text(line, no_wrap=True, overflow="ellipsis"))
@@ -85,10 +84,9 @@ def watch(
 ) -> None:
     """Show `status()` until `is_done(seconds to wait)`; `keep`: see ProgressLine."""
     line = ProgressLine(console, keep)
+    display: AbstractContextManager[Live | None] = nullcontext()
     if console.is_terminal:
-        with Live(console=console, refresh_per_second=4, transient=True) as live:
-            while not is_done(0.5):
-                line.show(status(), live)
-    else:
+        display = Live(console=console, refresh_per_second=4, transient=True)
+    with display as live:
         while not is_done(0.5):
-            line.show(status(), None)
+            line.show(status(), live)

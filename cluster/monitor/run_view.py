@@ -38,7 +38,7 @@ from spag_ray.results.lines import (
     SyncReport,
     parse_line,
 )
-from spag_ray.results.pauses import Pauses
+from spag_ray.results.pauses import Clock
 from spag_ray.stages import Stage
 
 MAX_POINTS = 400
@@ -130,19 +130,11 @@ _HAPPENINGS = {
     "set_aside": "{log} was set aside: played beyond the checkpoint",
 }
 
+# The kinds of lines that RunView shows.
 KINDS = (
-    "collapse",
-    "evaluation",
-    "exploitability",
-    "games",
-    "buffer",
-    "iteration",
-    "play",
-    "step",
-    "stream",
-    "sync",
+    *("collapse", "evaluation", "exploitability", "games", "buffer", "iteration", "play", "step", "stream", "sync"),
     *_HAPPENINGS,
-)  # the kinds of lines that RunView shows
+)
 
 
 class RunView:
@@ -161,7 +153,7 @@ class RunView:
         self.evaluations: dict[tuple[str, str, str], Evaluation] = {}
         self.num_unread = 0
         self.began: float | None = None
-        self.pauses = Pauses()
+        self.clock = Clock()
         self.newest: float | None = None
         self.doing = "starting"
         self.learning: dict[str, Learning] = {}
@@ -197,11 +189,8 @@ class RunView:
     @property
     def self_play(self) -> list[Shares]:
         """Self-play games of the last minute in which games ended, of each game."""
-        shares = []
-        for game, sums in self._self_play.items():
-            first, last = sums[0], sums[-1]
-            shares.append(Shares(self._named("self-play", game), (last - first) or last))
-        return shares
+        lately = {game: (sums[-1] - sums[0]) or sums[-1] for game, sums in self._self_play.items()}
+        return [Shares(self._named("self-play", game), outcomes) for game, outcomes in lately.items()]
 
     def _named(self, title: str, game: str) -> str:
         return title + told_apart(self._names, f", {game}")
@@ -230,7 +219,7 @@ class RunView:
         self.began = at if self.began is None else self.began
         self.newest = at
         line = parse_line(raw)
-        self.pauses.take(at, line)
+        self.clock.take(at, line)
         self._take_happening(line, at)
         match line:
             case StepLine():
@@ -301,13 +290,11 @@ class RunView:
             for game, (written, last) in self._games.items()
         }
         self._rates = {game: rates for game, rates in self._rates.items() if is_played[game]}
-        before, self._games[line.game] = self._games.get(line.game), (at, line)
-        if before is None:
-            return
-        seconds, last = at - before[0], before[1]
-        if last.phase != line.phase or line.tokens < last.tokens:
-            return
-        if 0 < seconds < RATES_LAST_S:  # else the lines are too far apart for a rate
+        written, last = self._games.get(line.game, (at, line))
+        self._games[line.game] = at, line
+        seconds = at - written
+        # Else the lines are too far apart for a rate, or it is the first one.
+        if 0 < seconds < RATES_LAST_S and last.phase == line.phase and last.tokens <= line.tokens:
             num_new = outcomes.total() - outcomes_of(last).total()
             self._rates[line.game] = num_new / seconds, (line.tokens - last.tokens) / seconds
             self.games_per_s, tokens_per_s = map(sum, zip(*self._rates.values(), strict=True))

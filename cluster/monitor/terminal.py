@@ -19,16 +19,17 @@ ASCII = str.maketrans(
 )
 
 
-def plain(text: object, most: int = 400) -> str:
-    """Untrusted text in a form that is safe for a terminal: one line, without characters that move the cursor or change
-    the direction of writing."""
-    shown = str(text)[:most].replace("\n", " ").replace("\t", " ")
+def plain(text: object) -> str:
+    """Untrusted text in a form that is safe for a terminal: one line of at most 400 characters, none of which moves the
+    cursor or changes the direction of writing."""
+    shown = str(text)[:400].replace("\n", " ").replace("\t", " ")
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in shown)
 
 
-def say(console: Console, text: str) -> None:
-    """A line that is not wrapped, so that a path or a command in it can be copied, and in which nothing is markup."""
-    console.print(text, soft_wrap=True, markup=False)
+def say(console: Console, text: str, highlight: bool | None = None) -> None:
+    """A line that is not wrapped, so that a path or a command in it can be copied, and in which nothing is markup.
+    `highlight`: colour paths and numbers, as the console does if it is None."""
+    console.print(text, soft_wrap=True, markup=False, emoji=False, highlight=highlight)
 
 
 def table_of(title: str, left: Sequence[str], right: Sequence[str] = ()) -> Table:

@@ -80,17 +80,15 @@ class Knowledge:
         for place, value in enumerate(logprobs):
             if place == len(self._logprobs):
                 self._logprobs.append(array("d"))
-            if value is not None:
-                self._logprobs[place].append(value)
-        scored = [value for value in logprobs if value is not None]
-        if scored:
-            self._last.append(scored[-1])
-        for place, value in enumerate(logprobs):
+            if value is None:
+                continue
+            self._logprobs[place].append(value)
             is_last = place == len(logprobs) - 1 and claim_is_right is not None
-            if value is not None and (is_last or place in early):
+            if is_last or place in early:
                 tenth = self._claims[min(int(10 * math.exp(value)), 9)]
                 tenth[0] += 1
                 tenth[1] += is_last and bool(claim_is_right)
+        self._last.extend([value for value in logprobs if value is not None][-1:])
 
     def add_episode(self, episode: Episode, early: Container[int] = ()) -> None:
         """Adds the turns of an episode, up to the one that decided it. `early`: the indices of its wrong guesses that
@@ -165,8 +163,4 @@ def held_out_report(episodes: Iterable[Episode], max_guesses: int = 1) -> HeldOu
 def read_held_out(metrics: Path) -> list[HeldOutLine]:
     """The newest `held_out` line of each stage and game in a run's metrics.jsonl, in the order of the stages. Damaged
     lines are left out."""
-    found: dict[tuple[str, str], HeldOutLine] = {}
-    for _, line in MetricLines(metrics).typed():
-        if isinstance(line, HeldOutLine):
-            found[line.stage, line.game] = line
-    return list(found.values())
+    return list({(line.stage, line.game): line for line in MetricLines(metrics).of(HeldOutLine)}.values())

@@ -48,29 +48,23 @@ class Points:
     values: dict[str, float | str]
 
 
-@dataclass(frozen=True)
-class _Kind:
-    axis: Axis
-    labels: tuple[str, ...] = ()
-
-
-_KINDS = {
-    "step": _Kind("optimiser_step", ("phase", "policy")),
-    "sync": _Kind("version", ("policy",)),
-    "play": _Kind("version", ("stage",)),
-    "stream": _Kind("version"),
-    "iteration": _Kind("optimiser_step"),
-    "elo": _Kind("version"),
-    "engine": _Kind("version", ("phase", "engine")),
-    "samples": _Kind("version"),
-    "groups": _Kind("version"),
-    "evaluation": _Kind("version", ("task", "metric", "policy")),
-    "held_out": _Kind("version", ("stage",)),
-    "exploitability": _Kind("version"),
-    "games": _Kind("seconds", ("phase",)),
-    "buffer": _Kind("seconds"),
-    "checkpoint": _Kind("seconds"),
-    "opponent": _Kind("seconds", ("place",)),
+_KINDS: dict[str, tuple[Axis, tuple[str, ...]]] = {  # {kind of line: (axis, labels)}
+    "step": ("optimiser_step", ("phase", "policy")),
+    "sync": ("version", ("policy",)),
+    "play": ("version", ("stage",)),
+    "stream": ("version", ()),
+    "iteration": ("optimiser_step", ()),
+    "elo": ("version", ()),
+    "engine": ("version", ("phase", "engine")),
+    "samples": ("version", ()),
+    "groups": ("version", ()),
+    "evaluation": ("version", ("task", "metric", "policy")),
+    "held_out": ("version", ("stage",)),
+    "exploitability": ("version", ()),
+    "games": ("seconds", ("phase",)),
+    "buffer": ("seconds", ()),
+    "checkpoint": ("seconds", ()),
+    "opponent": ("seconds", ("place",)),
 }
 _FIELD_OF_AXIS = {"optimiser_step": "step", "version": "version"}
 
@@ -98,19 +92,20 @@ class Curves:
             return None
         if isinstance(line, SyncLine):
             self._version = line.report.version
-        kind, fields = _KINDS.get(line.kind), line.values()
-        if isinstance(line, ExploitabilityLine):
-            fields = dict(line.figures)  # not every probability
-        if kind is None:
+        # Of a solved game not every probability.
+        fields = dict(line.figures) if isinstance(line, ExploitabilityLine) else line.values()
+        if line.kind not in _KINDS:
             text = ", ".join(f"{field}: {value}" for field, value in fields.items())
             return self._placed("seconds", (line.kind,), time, line, {line.kind: text})
-        labels = [*_labels(kind, fields), *([line.game] if isinstance(line, OF_GAMES) else [])]
+        axis, names = _KINDS[line.kind]
+        labels = [label for name in names if (label := _label(name, fields)) != "policy"]  # of the only policy
+        labels += [line.game] if isinstance(line, OF_GAMES) else []
         values: dict[str, float | str] = {
             _name(line.kind, field, *labels): float(value)
             for field, value in fields.items()
-            if isinstance(value, int | float) and math.isfinite(value) and field != _FIELD_OF_AXIS.get(kind.axis)
+            if isinstance(value, int | float) and math.isfinite(value) and field != _FIELD_OF_AXIS.get(axis)
         }
-        return self._placed(kind.axis, (line.kind, *labels), time, line, values)
+        return self._placed(axis, (line.kind, *labels), time, line, values)
 
     def _placed(
         self, axis: Axis, curve: tuple[str, ...], time: float, line: Line, values: dict[str, float | str]
@@ -156,11 +151,6 @@ class Steps:
         before = self._before.setdefault((policy, stage), self._done.get(policy, 0) + 1 - step)
         self._done[policy] = max(self._done.get(policy, 0), before + step)
         return before + step
-
-
-def _labels(kind: _Kind, fields: Mapping[str, Any]) -> list[str]:
-    labels = [_label(label, fields) for label in kind.labels]
-    return [label for label in labels if label != "policy"]  # "policy" is the name of the policy if there is only one
 
 
 def _label(label: str, fields: Mapping[str, Any]) -> str:

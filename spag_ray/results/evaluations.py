@@ -51,7 +51,6 @@ PAPER_SCORES: dict[str, dict[str, float]] = {
         "piqa": 79.4,
     },
 }
-_SETS = {"paper": tuple(PAPER_METRICS)}
 
 
 @dataclass(frozen=True)
@@ -99,12 +98,12 @@ def read_evaluations(path: Path) -> list[Evaluation]:
 
 
 def task_names(given: Iterable[str]) -> list[str]:
-    """The names, with each set of tasks replaced by its members, without duplicates.
+    """The names, with `paper` replaced by the paper's tasks, without duplicates.
 
     >>> task_names(["piqa", "paper"])[:3]
     ['piqa', 'bbh', 'mutual']
     """
-    return list(dict.fromkeys(name for each in given for name in _SETS.get(each, (each,))))
+    return list(dict.fromkeys(name for each in given for name in (PAPER_METRICS if each == "paper" else [each])))
 
 
 def scale_of(metric: str, values: Iterable[float]) -> float:

@@ -22,8 +22,7 @@ def spread(name: str, keys: Iterable[object] = (), rest: str = "") -> Any:
     read, it takes these `keys`, or any key if `keys` is empty. `rest`: a pattern of what may follow a key as a part of
     it."""
     key = "|".join(re.escape(str(each)) for each in keys) or ".+"
-    key = f"(?:{key}){rest}"
-    pattern = re.compile(re.escape(name).replace(r"\{\}", f"({key})"))
+    pattern = re.compile(re.escape(name).replace(r"\{\}", f"((?:{key}){rest})"))
     return field(default_factory=dict, metadata={"name": name, "pattern": pattern})
 
 

@@ -20,6 +20,7 @@ from spag_ray.game.protocol import TABOO
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.host.whole_files import locked, write_atomically
 from spag_ray.results.former_records import named_row
+from spag_ray.results.ratings import mean_score
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,7 @@ class Match:
 
     def score(self, role: Role) -> float:
         """The seat's mean score (docs/matches.md); 0.5 without games."""
-        if not self.games:
-            return 0.5
-        return sum(game.outcome.score(role) for game in self.games) / len(self.games)
+        return mean_score(self.outcomes, role)
 
     @classmethod
     def of(cls, attacker: str, defender: str, episodes: Iterable[Episode], game: str) -> Match:

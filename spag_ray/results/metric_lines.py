@@ -13,10 +13,12 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from spag_ray.results.former_records import named_line
 from spag_ray.results.lines import Line, parse_line
+
+AnyLine = TypeVar("AnyLine", bound=Line)
 
 
 class MetricLines:
@@ -68,6 +70,10 @@ class MetricLines:
                 self.num_damaged += 1
                 continue
             yield float(raw["time"]), line
+
+    def of(self, kind: type[AnyLine]) -> Iterator[AnyLine]:
+        """As `typed`, but the lines of one kind alone."""
+        return (line for _, line in self.typed() if isinstance(line, kind))
 
 
 def _parsed(raw: bytes) -> dict[str, Any] | None:

@@ -203,8 +203,8 @@ def _mean_scores(matches: Sequence[Match], name: str) -> Iterator[str]:
 def _exact(metrics: Path, name: str, game: str) -> Mapping[str, float]:
     """The newest figures of this stage in a solved game."""
     found: Mapping[str, float] = {}
-    for _, line in MetricLines(metrics).typed():
-        if isinstance(line, ExploitabilityLine) and (line.stage, line.game) == (name, game):
+    for line in MetricLines(metrics).of(ExploitabilityLine):
+        if (line.stage, line.game) == (name, game):
             found = line.figures
     return found
 

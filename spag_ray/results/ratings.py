@@ -24,11 +24,11 @@ _ENDS = (
 )
 
 
-def wilson_interval(successes: float, trials: float, confidence: float = 0.95) -> tuple[float, float]:
-    """The Wilson score interval of a share (E. B. Wilson, 1927); (0, 1) without trials."""
+def wilson_interval(successes: float, trials: float) -> tuple[float, float]:
+    """The Wilson score interval of a share at 95% (E. B. Wilson, 1927); (0, 1) without trials."""
     if trials == 0:
         return 0.0, 1.0
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    z = NormalDist().inv_cdf(0.975)
     share = successes / trials
     centre = (share + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z / (1 + z * z / trials) * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials**2))

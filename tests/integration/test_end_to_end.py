@@ -24,9 +24,9 @@ from cluster.commands.learn import run_learn
 from cluster.commands.play import run_play
 from cluster.commands.reward import run_reward
 from cluster.commands.train import run_training
+from cluster.commands.watch import FolderSource
 from cluster.launch.placed_run import placed_run, training_words
 from cluster.monitor.frame import frame
-from cluster.monitor.watch import FolderSource
 from cluster.runtime.ray_session import get
 from cluster.runtime.run_folder import make_run_folder
 from spag_ray.episodes.episode import Episode

@@ -55,6 +55,21 @@ def line(x: Sequence[float | None], y: Sequence[float | None], name: str, colour
     }
 
 
+def bars(x: list[Any], y: list[float], name: str, colour: str, hover: str) -> dict[str, Any]:
+    """`hover`: plotly.js's template of what is shown of a bar."""
+    return {"type": "bar", "name": name, "x": x, "y": y, "marker": {"color": colour}, "hovertemplate": hover}
+
+
+def stacked(title: str, numbers: Sequence[float | None], y: dict[str, Any]) -> dict[str, Any]:
+    """The layout of bars that stand on each other, over `numbers`; `y`: the axis of their heights."""
+    return {"barmode": "stack", "bargap": 0.1, "xaxis": numbered(title, numbers) | {"showgrid": False}, "yaxis": y}
+
+
+def legend_of(traces: Iterable[dict[str, Any]]) -> tuple[tuple[str, str], ...]:
+    """(name, colour) of each curve or row of bars; each once."""
+    return tuple(dict.fromkeys((trace["name"], trace["marker"]["color"]) for trace in traces))
+
+
 def numbered(title: str, numbers: Iterable[float | None]) -> dict[str, Any]:
     """An axis of whole numbers. If there are few, it has no marks between them."""
     there = [number for number in numbers if number is not None]

@@ -61,12 +61,20 @@ def headline(run: Gathered) -> Markup:
 
 def notices(run: Gathered) -> Markup:
     """One line for each missing or damaged part; nothing if there is none."""
-    return markup.notices(list(_amiss(run)))
+    files, unreadable = run.files, run.measured.num_unreadable
+    lines = [f"{name} cannot be read: {why}" for name, why in files.damaged.items()]
+    for name in ("config.yaml", "metrics.jsonl", "episodes"):
+        if not (files.folder / name).exists():
+            lines.append(f"{name} is missing; the parts of the page that need it are left out")
+    if unreadable:
+        lines.append(f"metrics.jsonl: {unreadable} lines cannot be read and are left out")
+    lines += [f"episodes/{log}: {fault}" for log, fault in run.transcripts.faults.items()]
+    return markup.notices(lines)
 
 
 def _state(run: Gathered) -> str:
     made = f"{_utc(run.made_at):%d %B %Y, %H:%M} UTC"
-    last = f"{_utc(run.measured.clock.ended):%d %B %Y, %H:%M} UTC" if run.measured.num_lines else "never"
+    last = f"{_utc(run.measured.clock.ended):%d %B %Y, %H:%M} UTC" if run.measured.clock.num_lines else "never"
     how, why = run.files.ended or ("not known to be finished", "it is running or was killed")
     return f"{how.capitalize()}{f': {why}' if why else ''}. Last measured {last}; this page was made {made}."
 
@@ -86,12 +94,9 @@ def _what(run: Gathered, config: RunConfig) -> str:
     if config.self_play.rounds > 0:
         is_stream = config.schedule == "stream"
         how = "play and training at the same time" if is_stream else "play and training in turns"
-        parts.append(f"plays itself: {(_streamed if is_stream else _rounds)(run, config)}, {how}")
+        streamed = f"{run.num_games(STREAM):,} of {config.self_play.rounds * config.self_play.games_per_round:,} games"
+        parts.append(f"plays itself: {streamed if is_stream else _rounds(run, config)}, {how}")
     return f"{model}{_seats(config, game)} {', then '.join(parts) or 'is evaluated'}."
-
-
-def _streamed(run: Gathered, config: RunConfig) -> str:
-    return f"{run.num_games(STREAM):,} of {config.self_play.rounds * config.self_play.games_per_round:,} games"
 
 
 def _rounds(run: Gathered, config: RunConfig) -> str:
@@ -115,21 +120,17 @@ def _seats(config: RunConfig, game: GameNames) -> str:
 
 
 def _where(config: RunConfig, game: GameNames) -> str:
-    engine, learner = config.engine, config.learner
+    engine, learner, limits = config.engine, config.learner, config.engine.num_engines
+    count = f"{limits.min} to {limits.max}" if isinstance(limits, EngineRange) else str(limits)
     shares = ", ".join(f"{each.full_name} ({each.share:.0%})" for each in config.games)
     rules = f"referee {config.games[0].rules}" if game.guesses else f"game {game.name}"
     rules = told_apart(config.game_names, f"games {shares}") or rules
     turns = "" if game.max_turns is None else f", up to {game.max_turns} turns a player"
     return (
-        f"{_devices(engine, _num_engines(engine), f'{_ENGINES[engine.kind]} engine')}, {engine.dtype}; "
+        f"{_devices(engine, count, f'{_ENGINES[engine.kind]} engine')}, {engine.dtype}; "
         f"{_devices(learner, str(learner.num_ranks), 'learner rank')}, {learner.dtype}, ZeRO {learner.zero_stage}; "
         f"objective {config.objective.loss}, {rules}{turns}."
     )
-
-
-def _num_engines(engine: EngineConfig) -> str:
-    limits = engine.num_engines
-    return f"{limits.min} to {limits.max}" if isinstance(limits, EngineRange) else str(limits)
 
 
 def _devices(part: EngineConfig | LearnerConfig, count: str, name: str) -> str:
@@ -142,11 +143,7 @@ def _numbers(run: Gathered) -> Iterator[tuple[str, str, str]]:
     """(name, value, remark)."""
     yield "games", in_words(run.transcripts.num_games), ""
     sampled, every = run.transcripts.num_sampled, run.transcripts.num_tokens
-    yield (
-        "sampled tokens",
-        in_words(sampled),
-        f"{in_words(every - sampled)} more are scripted" if every > sampled else "",
-    )
+    yield "sampled tokens", in_words(sampled), f"{in_words(every - sampled)} more are scripted" * (every > sampled)
     yield "learner steps", in_words(run.measured.num_steps), ""
     yield "newest version", str(run.measured.newest_version), ""
     pauses = len(run.measured.clock.pauses)
@@ -174,19 +171,6 @@ def _last_score(files: RunFiles) -> Iterator[tuple[str, str, str]]:
 def _place(pair: tuple[str, str]) -> tuple[bool, int, int, bool]:
     newest, other = map(Stage.parse, pair)
     return (newest.is_player, *newest.order[:2], other == IMITATED)
-
-
-def _amiss(run: Gathered) -> Iterator[str]:
-    files = run.files
-    for name, why in files.damaged.items():
-        yield f"{name} cannot be read: {why}"
-    for name in ("config.yaml", "metrics.jsonl", "episodes"):
-        if not (files.folder / name).exists():
-            yield f"{name} is missing; the parts of the page that need it are left out"
-    if run.measured.num_unreadable:
-        yield f"metrics.jsonl: {run.measured.num_unreadable} lines cannot be read and are left out"
-    for log, fault in run.transcripts.faults.items():
-        yield f"episodes/{log}: {fault}"
 
 
 def _utc(time: float) -> datetime.datetime:

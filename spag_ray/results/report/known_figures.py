@@ -9,7 +9,7 @@ from markupsafe import Markup
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import GameEnd, Outcome
 from spag_ray.results.could_have_known import Tenth, pooled
-from spag_ray.results.report.figure import SERIES, Figure, as_label, line, numbered
+from spag_ray.results.report.figure import SERIES, Figure, legend_of, line, numbered
 from spag_ray.results.report.markup import paragraph, table
 from spag_ray.results.report.transcripts import Transcripts
 from spag_ray.stages import Stage, StageKind
@@ -31,33 +31,19 @@ def known_figures(transcripts: Transcripts) -> list[Figure]:
 
 
 def _by_turn(transcripts: Transcripts) -> Figure:
-    shown = dict(zip(_few(_own_stages(transcripts)), SERIES, strict=False))
-    data, said = [], []
+    """Of stages in which the same weights played both seats; of all stages if there are none."""
+    own = [stage for stage in transcripts.known if Stage.parse(stage).kind is StageKind.EVALUATION]
+    shown = dict(zip(_few(own or list(transcripts.known)), SERIES, strict=False))
+    data, said, numbers = [], [], []
     for stage, colour in shown.items():
-        turns = transcripts.known[stage].turns()
-        title = Stage.parse(stage).title
-        data.append(line([turn.number for turn in turns], [100 * turn.mean_p for turn in turns], title, colour))
-        data[-1] |= {"mode": "lines+markers"}
-        said.append(f"{title}: " + ", ".join(f"turn {turn.number} {_percent(turn.mean_p)}" for turn in turns))
-    numbers = [turn.number for stage in shown for turn in transcripts.known[stage].turns()]
+        turns, name = transcripts.known[stage].turns(), Stage.parse(stage).title
+        reached = [turn.number for turn in turns]
+        data.append(line(reached, [100 * turn.mean_p for turn in turns], name, colour) | {"mode": "lines+markers"})
+        said.append(f"{name}: " + ", ".join(f"turn {turn.number} {_percent(turn.mean_p)}" for turn in turns))
+        numbers += reached
     layout = {"xaxis": numbered("the defender's turn", numbers), "yaxis": {"ticksuffix": "%", "rangemode": "tozero"}}
-    legend = tuple((as_label(Stage.parse(stage).title), colour) for stage, colour in shown.items())
-    return Figure(
-        "known-by-turn",
-        "Probability of the word for the defender",
-        "; ".join(said),
-        data,
-        layout,
-        "mean over the games that reached the turn",
-        height=260,
-        legend=legend,
-    )
-
-
-def _own_stages(transcripts: Transcripts) -> list[str]:
-    """The stages in which the same weights played both seats; all stages if there are none."""
-    stages = list(transcripts.known)
-    return [stage for stage in stages if Stage.parse(stage).kind is StageKind.EVALUATION] or stages
+    title, note = "Probability of the word for the defender", "mean over the games that reached the turn"
+    return Figure("known-by-turn", title, "; ".join(said), data, layout, note, height=260, legend=legend_of(data))
 
 
 def _few(stages: Sequence[str]) -> list[str]:
@@ -102,16 +88,9 @@ def _calibration(tenths: Sequence[Tenth]) -> Figure:
     summary = "; ".join(
         f"probability {tenth.title}: {tenth.right} of {tenth.claims} claims right" for tenth in tenths if tenth.claims
     )
-    return Figure(
-        "known-claims",
-        "Claims that were right, by the word's probability",
-        summary,
-        [bars, expected],
-        layout,
-        "number: claims",
-        height=260,
-        legend=(("share that was right", "--defender"), ("as p predicts", "--muted")),
-    )
+    legend = (("share that was right", "--defender"), ("as p predicts", "--muted"))
+    title, note = "Claims that were right, by the word's probability", "number: claims"
+    return Figure("known-claims", title, summary, [bars, expected], layout, note, height=260, legend=legend)
 
 
 def known_tables(transcripts: Transcripts) -> Markup:

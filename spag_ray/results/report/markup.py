@@ -1,7 +1,7 @@
 """Pieces of HTML, made by Jinja2 with autoescape: data of a run is always text, never markup.
 
->>> row_of_cells("<b>", "1")
-Markup('<tr><th scope="row">&lt;b&gt;</th><td>1</td></tr>')
+>>> paragraph("<b>")
+Markup('<p>&lt;b&gt;</p>')
 >>> in_words(8_250_000), in_words(1234), duration(4000)
 ('8.25 M', '1,234', '1 h 6 min')
 """
@@ -48,10 +48,6 @@ def table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) 
     return _piece("table", caption, headings, list(rows))
 
 
-def row_of_cells(first: str, *more: str) -> Markup:
-    return _piece("row_of_cells", first, more)
-
-
 def chart(figure: Figure) -> Markup:
     """The placeholder of a figure. The page draws it when it comes into view."""
     return _piece("chart", figure)
@@ -90,10 +86,6 @@ def in_words(count: float) -> str:
         if count >= size:
             return f"{count / size:.3g} {name}"
     return f"{count:,.0f}"
-
-
-def megabytes(num_bytes: int) -> str:
-    return f"{num_bytes / 1e6:.1f} MB"
 
 
 def duration(seconds: float) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from spag_ray.results.lines import (
     SyncLine,
 )
 from spag_ray.results.metric_lines import MetricLines
-from spag_ray.results.pauses import Pauses
+from spag_ray.results.pauses import Clock
 from spag_ray.results.report.thinned import Row, Thinned
 from spag_ray.stages import Stage
 
@@ -44,25 +43,6 @@ STEP_FIELDS = (
     "defender_weight",
 )
 NUM_BINS = 90
-
-
-@dataclass(frozen=True)
-class Clock:
-    """When lines were written, in seconds since the epoch. `pauses`: (from, to) of times in which the run did not
-    run."""
-
-    began: float = 0.0
-    ended: float = 0.0
-    pauses: tuple[tuple[float, float], ...] = ()
-
-    @property
-    def seconds(self) -> float:
-        return self.running(self.ended)
-
-    def running(self, time: float) -> float:
-        """How long the run had run at `time`, in seconds, without pauses."""
-        paused = sum(max(0.0, min(time, end) - begin) for begin, end in self.pauses)
-        return max(0.0, min(time, self.ended) - self.began - paused)
 
 
 class Activity:
@@ -108,7 +88,6 @@ class Measurements:
     incidents: Counter[str] = field(default_factory=Counter)
     collapse: dict[tuple[str, str], CollapseLine] = field(default_factory=dict)
     solved: dict[str, dict[str, ExploitabilityLine]] = field(default_factory=dict)
-    num_lines: int = 0
     num_unreadable: int = 0
 
     @property
@@ -133,12 +112,11 @@ class Measurements:
 def read_measurements(path: Path, max_lag: int = 0) -> Measurements:
     """Reads metrics.jsonl. `max_lag`: the largest age of an episode of a stream, in versions; -1 if nobody knows it,
     and then there are no `lags`."""
-    clock = clock_of(MetricLines(path).typed())
+    clock = Clock(MetricLines(path).typed())
     found = Measurements(clock, Activity(clock), max_lag=max_lag)
     reader = _Reader(found)
     lines = MetricLines(path)
     for time, line in lines.typed():
-        found.num_lines += 1
         reader.read(time, line)
     found.num_unreadable = lines.num_damaged
     return found
@@ -231,14 +209,3 @@ class _Reader:
 def _drawn(value: float | None) -> float | None:
     """The value; None, which makes a gap, if it is missing or not finite."""
     return value if value is not None and math.isfinite(value) else None
-
-
-def clock_of(lines: Iterable[tuple[float, Line | None]]) -> Clock:
-    """Of (time, line) in the order of the file."""
-    began = ended = None
-    pauses = Pauses()
-    for time, line in lines:
-        began = time if began is None else began
-        ended = time if ended is None else max(ended, time)
-        pauses.take(time, line)
-    return Clock() if began is None or ended is None else Clock(began, ended, tuple(pauses.found))

@@ -10,7 +10,7 @@ from spag_ray.episodes.game_count import GameCount
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.game_names import GameNames
 from spag_ray.results.ratings import WinMatrix, mean_score
-from spag_ray.results.report.figure import MARK, Figure, as_label, line, numbered
+from spag_ray.results.report.figure import MARK, Figure, as_label, bars, line, stacked
 from spag_ray.results.report.markup import NOTHING, table
 from spag_ray.results.report.transcripts import Payoffs, Transcripts
 from spag_ray.results.standings import Estimate
@@ -43,7 +43,8 @@ def outcome_figures(transcripts: Transcripts, alarmed: Container[str], game: Gam
         ("outcomes-held-out", game.held_out, held_out),
     ):
         if counts:
-            marked = {stage for stage in counts if _evaluated(stage) in alarmed}
+            played = {stage: Stage.parse(stage) for stage in counts}
+            marked = [key for key, of in played.items() if of.kind is StageKind.EVALUATION and of.title in alarmed]
             found.append(_shares(name, title, counts, marked, game))
     if len(transcripts.by_version) > 1:
         found.append(_shares_by_version(transcripts.by_version, game))
@@ -54,12 +55,6 @@ def title_of(stages: Iterable[str]) -> str:
     """Of games that are not on held-out words: `play` and visitors of `serve` train nothing."""
     phases = {Stage.parse(stage).phase for stage in stages}
     return "Games" if phases <= {"play", "other"} else "Games for training"
-
-
-def _evaluated(stage: str) -> str | None:
-    """The stage that an evaluation is of; None if `stage` is not an evaluation."""
-    parsed = Stage.parse(stage)
-    return parsed.players[0] if parsed.kind is StageKind.EVALUATION else None
 
 
 def _legend(game: GameNames) -> tuple[tuple[str, str], ...]:
@@ -106,27 +101,16 @@ def _shares_by_version(by_version: Mapping[int, Mapping[Outcome, int]], game: Ga
     width = -(-len(versions) // MOST_VERSION_BARS)
     groups = [versions[place : place + width] for place in range(0, len(versions), width)]
     totals = [sum(sum(by_version[version].values()) for version in group) for group in groups]
-    data = [
-        {
-            "type": "bar",
-            "name": as_label(game.outcome(outcome)),
-            "x": [group[0] for group in groups],
-            "y": [
-                100 * sum(by_version[version].get(outcome, 0) for version in group) / total
-                for group, total in zip(groups, totals, strict=True)
-            ],
-            "marker": {"color": colour},
-            "hovertemplate": "version %{x}: " + as_label(game.outcome(outcome)) + " %{y:.1f}%<extra></extra>",
-        }
-        for outcome, colour in COLOURS.items()
-    ]
-    layout = {
-        "barmode": "stack",
-        "bargap": 0.1,
-        "xaxis": {**numbered("version of the weights that played", versions), "showgrid": False},
-        "yaxis": {"range": [0, 100], "ticksuffix": "%", "dtick": 25},
-        "hovermode": "closest",
-    }
+    firsts, data = [group[0] for group in groups], []
+    for outcome, colour in COLOURS.items():
+        counts = [sum(by_version[version].get(outcome, 0) for version in group) for group in groups]
+        shares = [100 * count / total for count, total in zip(counts, totals, strict=True)]
+        said = as_label(game.outcome(outcome))
+        data.append(bars(firsts, shares, said, colour, f"version %{{x}}: {said} %{{y:.1f}}%<extra></extra>"))
+    layout = stacked(
+        "version of the weights that played", versions, {"range": [0, 100], "ticksuffix": "%", "dtick": 25}
+    )
+    layout["hovermode"] = "closest"
     summary = f"Shares of outcomes of the stream's games for {len(versions)} versions of the weights."
     return Figure(
         "outcomes-by-version", "The stream, by version", summary, data, layout, height=280, legend=_legend(game)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 from spag_ray.results.lines import PHASES
-from spag_ray.results.report.figure import SERIES, Figure, column, line, numbered
+from spag_ray.results.report.figure import SERIES, Figure, bars, column, legend_of, line, numbered, stacked
 from spag_ray.results.report.measurements import NUM_BINS, Measurements
-from spag_ray.results.report.thinned import Row
 
 # Games to imitate are not here: nobody sampled their tokens.
 PHASE_COLOURS = {"self_play": "--series-1", "evaluation": "--series-4", "learned": "--ink"}
@@ -40,45 +39,25 @@ def _throughput(measured: Measurements) -> Figure | None:
     layout = {"xaxis": {"title": {"text": "minutes"}, "rangemode": "tozero"}, "yaxis": {"rangemode": "tozero"}}
     most = max((max(values) for what, values in rates.items() if what != "learned"), default=0.0)
     summary = f"Tokens per second over the time of the run; {f'at most {most:.0f}' if most else 'none'} sampled."
-    legend = tuple((trace["name"], trace["line"]["color"]) for trace in data)
-    return Figure("throughput", "Tokens per second", summary, data, layout, legend=legend)
+    return Figure("throughput", "Tokens per second", summary, data, layout, legend=legend_of(data))
 
 
 def _iterations(measured: Measurements) -> Figure | None:
     rows = measured.iterations.rows()
     if not rows:
         return None
-    data: list[dict[str, Any]] = [
-        {
-            "type": "bar",
-            "name": part,
-            "x": column(rows, 0),
-            "y": [round(value or 0.0, 3) for value in column(rows, place)],
-            "marker": {"color": colour},
-            "hovertemplate": "%{y:.1f} s<extra>" + part + "</extra>",
-        }
-        for place, (part, colour) in enumerate(zip((*PHASES, "other"), PART_COLOURS, strict=True), start=1)
-    ]
-    layout = {
-        "barmode": "stack",
-        "bargap": 0.1,
-        "xaxis": {**numbered("version", column(rows, 0)), "showgrid": False},
-        "yaxis": {"rangemode": "tozero"},
-    }
-    sums = {str(trace["name"]): sum(trace["y"]) for trace in data}
+    versions, data = column(rows, 0), []
+    for place, (part, colour) in enumerate(zip((*PHASES, "other"), PART_COLOURS, strict=True), start=1):
+        seconds = [round(value or 0.0, 3) for value in column(rows, place)]
+        data.append(bars(versions, seconds, part, colour, "%{y:.1f} s<extra>" + part + "</extra>"))
+    layout = stacked("version", versions, {"rangemode": "tozero"})
+    sums = {trace["name"]: sum(trace["y"]) for trace in data}
     total = sum(sums.values()) or 1.0
     shares = ", ".join(f"{part} {seconds / total:.0%}" for part, seconds in sums.items() if seconds)
-    legend = tuple((str(trace["name"]), str(trace["marker"]["color"])) for trace in data if sums[str(trace["name"])])
+    summary = f"Of all iterations: {shares}."
+    legend = legend_of(trace for trace in data if sums[trace["name"]])
     note = "seconds of what the run waited for; in a stream engines play meanwhile"
-    return Figure(
-        "iterations",
-        "Where an iteration's time goes",
-        f"Of all iterations: {shares}.",
-        data,
-        layout,
-        note,
-        legend=legend,
-    )
+    return Figure("iterations", "Where an iteration's time goes", summary, data, layout, note, legend=legend)
 
 
 def _staleness(measured: Measurements) -> Figure | None:
@@ -86,28 +65,16 @@ def _staleness(measured: Measurements) -> Figure | None:
     if not rows:
         return None
     shades = ("--lag-0", "--lag-1", "--lag-2", "--lag-3")
-    data: list[dict[str, Any]] = [
-        {
-            "type": "bar",
-            "name": f"{lag} version{'' if lag == 1 else 's'}",
-            "x": column(rows, 0),
-            "y": [100 * (value or 0.0) for value in column(rows, 1 + lag)],
-            "marker": {"color": shades[min(lag, len(shades) - 1)]},
-            "hovertemplate": "%{y:.0f}%<extra>" + str(lag) + "</extra>",
-        }
-        for lag in range(measured.max_lag + 1)
-    ]
-    layout = {
-        "barmode": "stack",
-        "bargap": 0.1,
-        "xaxis": {**numbered("version", column(rows, 0)), "showgrid": False},
-        "yaxis": {"range": [0, 100], "ticksuffix": "%"},
-    }
-    mean = _mean_lag(rows)
+    versions, data = column(rows, 0), []
+    for lag in range(measured.max_lag + 1):
+        shares = [100 * (value or 0.0) for value in column(rows, 1 + lag)]
+        name, colour = f"{lag} version{'' if lag == 1 else 's'}", shades[min(lag, len(shades) - 1)]
+        data.append(bars(versions, shares, name, colour, "%{y:.0f}%<extra>" + str(lag) + "</extra>"))
+    layout = stacked("version", versions, {"range": [0, 100], "ticksuffix": "%"})
+    mean = fmean(sum(lag * (share or 0.0) for lag, share in enumerate(row[1:])) for row in rows)
     summary = f"Episodes were {mean:.2f} versions old on average when they were trained on."
-    legend = tuple((str(trace["name"]), str(trace["marker"]["color"])) for trace in data)
     note = "versions between play and training"
-    return Figure("staleness", "Staleness", summary, data, layout, note, legend=legend)
+    return Figure("staleness", "Staleness", summary, data, layout, note, legend=legend_of(data))
 
 
 def _syncs(measured: Measurements) -> Figure | None:
@@ -120,13 +87,8 @@ def _syncs(measured: Measurements) -> Figure | None:
         return None
     versions = [version for trace in data for version in trace["x"]]
     layout = {"xaxis": numbered("version", versions), "yaxis": {"rangemode": "tozero"}}
-    legend = tuple((trace["name"], trace["line"]["color"]) for trace in data)
+    legend = legend_of(data)
     summary = f"Seconds until every engine has a version: {min(seconds):.2f} to {max(seconds):.2f}."
     note = "seconds until every engine has a version"
     shown = legend if len(legend) > 1 else ()
     return Figure("syncs", "Weights to the engines", summary, data, layout, note, legend=shown)
-
-
-def _mean_lag(rows: Sequence[Row]) -> float:
-    lags = [sum(lag * (share or 0.0) for lag, share in enumerate(row[1:])) for row in rows]
-    return sum(lags) / len(lags)

@@ -117,7 +117,8 @@ class Packer:
     def _game(self, stage: str, episode: Episode) -> dict[str, Any]:
         verdict = episode.verdict
         config = self._configs.get(episode.game)
-        rewards = {} if config is None else trained_turns(stage, episode, config)
+        trained = {} if config is None else trained_turns(stage, episode, config)
+        rewards = {index: {"reward": value and round(value, 4)} for index, value in trained.items()}
         return {
             "id": episode.episode_id,
             "reason": verdict.reason,
@@ -126,10 +127,7 @@ class Packer:
             "maxTurns": episode.max_turns,
             "rules": episode.rules,
             "temperature": episode.temperature,
-            "turns": [
-                self._turn(turn) | ({"reward": _rounded(rewards[index])} if index in rewards else {})
-                for index, turn in enumerate(episode.turns)
-            ],
+            "turns": [self._turn(turn) | rewards.get(index, {}) for index, turn in enumerate(episode.turns)],
         }
 
     def _turn(self, turn: Turn) -> dict[str, Any]:
@@ -169,10 +167,6 @@ def _said(names: GameNames) -> dict[str, Any]:
         "scenario": names.scenario,
         "hasReferee": names.guesses,
     }
-
-
-def _rounded(reward: float | None) -> float | None:
-    return None if reward is None else round(reward, 4)
 
 
 def _player(episode: Episode, role: Role) -> str:

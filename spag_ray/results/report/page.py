@@ -36,7 +36,7 @@ from spag_ray.results.report.figure import Figure
 from spag_ray.results.report.files import read_files
 from spag_ray.results.report.headline import Gathered, headline, notices
 from spag_ray.results.report.known_figures import known_figures, known_tables
-from spag_ray.results.report.markup import NOTHING, chart, heading, in_words, joined, megabytes, page, paragraph
+from spag_ray.results.report.markup import NOTHING, chart, heading, in_words, joined, page, paragraph
 from spag_ray.results.report.measurements import Measurements, read_measurements
 from spag_ray.results.report.outcome_figures import matrix_figure, outcome_figures, payoff_figure, payoff_table
 from spag_ray.results.report.pace_figures import pace_figures
@@ -73,7 +73,7 @@ class Report:
 
     def __str__(self) -> str:
         part = "" if self.num_on_page == self.num_games else f"{self.num_on_page:,} of "
-        return f"report: {self.path} ({megabytes(self.num_bytes)}, {part}{self.num_games:,} games)"
+        return f"report: {self.path} ({self.num_bytes / 1e6:.1f} MB, {part}{self.num_games:,} games)"
 
 
 @dataclass(frozen=True)

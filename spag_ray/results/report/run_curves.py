@@ -8,7 +8,7 @@ from typing import Any
 
 from spag_ray.results.curves import Axis, Curves
 from spag_ray.results.metric_lines import MetricLines
-from spag_ray.results.pauses import Pauses
+from spag_ray.results.pauses import Clock
 from spag_ray.results.report.thinned import Thinned
 
 
@@ -25,9 +25,7 @@ class RunCurves:
         self._lines = MetricLines(self._path)
         self._points = Curves()
         self._curves: dict[str, tuple[Axis, Thinned]] = {}
-        self._began: float | None = None
-        self._ended = 0.0
-        self._pauses = Pauses()
+        self._clock = Clock()
 
     def read(self) -> None:
         """Takes the lines that were written since the last call."""
@@ -35,13 +33,10 @@ class RunCurves:
             self._begin()
             self.num_points += 1  # what is shown has changed
         for time, line in self._lines.typed():
-            if self._began is None:
-                self._began = self._ended = time
-            self._pauses.take(time, line)
-            self._ended = max(self._ended, time)
+            self._clock.take(time, line)
             if (points := self._points.points(time, line)) is None:
                 continue
-            seconds = max(0.0, time - self._began - self._pauses.seconds)
+            seconds = self._clock.running(time)
             for name, value in points.values.items():
                 if not isinstance(value, str):  # a text is an event
                     _, rows = self._curves.setdefault(name, (points.axis, Thinned()))
@@ -51,7 +46,7 @@ class RunCurves:
     @property
     def last_time(self) -> float | None:
         """When the newest line was written, in seconds since the epoch; None without lines."""
-        return None if self._began is None else self._ended
+        return self._clock.ended if self._clock.num_lines else None
 
     @property
     def names(self) -> list[str]:

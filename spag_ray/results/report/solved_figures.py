@@ -16,7 +16,7 @@ from markupsafe import Markup
 from spag_ray.game.game_tree import uniform
 from spag_ray.games.kuhn import KuhnPoker
 from spag_ray.results.lines import ExploitabilityLine
-from spag_ray.results.report.figure import SERIES, Figure, as_label, line
+from spag_ray.results.report.figure import SERIES, Figure, as_label, legend_of, line
 from spag_ray.results.report.markup import NOTHING, paragraph, table
 from spag_ray.stages import Stage
 
@@ -118,8 +118,7 @@ def _figure(chart: _Chart, measured: Measured, is_kuhn: bool) -> Figure | None:
         data.append(_level(titles, scale * _OPTIMUM["second_bluffs"][0], "the second seat at the optimum"))
     elif is_kuhn and "nash_conv" in chart.figures:
         data.append(_level(titles, _uniform()["nash_conv"], "uniform play"))
-    legend = [(trace["name"], trace["line"]["color"]) for trace in data]
-    return Figure(chart.name, chart.title, "; ".join(said), data, layout, chart.note, legend=tuple(legend))
+    return Figure(chart.name, chart.title, "; ".join(said), data, layout, chart.note, legend=legend_of(data))
 
 
 def _band(low: float, high: float) -> dict[str, Any]:

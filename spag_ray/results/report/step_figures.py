@@ -9,7 +9,7 @@ from typing import Any
 
 from spag_ray.game.rules import Role
 from spag_ray.results.game_names import GameNames
-from spag_ray.results.report.figure import MARK, SERIES, Figure, as_label, column, line, numbered
+from spag_ray.results.report.figure import MARK, SERIES, Figure, as_label, column, legend_of, line, numbered
 from spag_ray.results.report.measurements import STEP_FIELDS, Measurements
 from spag_ray.stages import Stage
 
@@ -70,18 +70,11 @@ def _figure(measured: Measurements, curve: Curve, game: GameNames) -> Figure | N
         "yaxis": {"rangemode": "tozero" if curve.from_zero else "normal"},
         **_stage_marks(begins, last, measured.alarmed),
     }
-    legend = tuple(dict.fromkeys((trace["name"], trace["line"]["color"]) for trace in data))
+    legend = legend_of(data)
     ends = [(trace["y"][0], trace["y"][-1]) for trace in data if None not in (trace["y"][0], trace["y"][-1])]
     summary = "; ".join(f"from {begin:.3g} to {end:.3g}" for begin, end in ends)
-    return Figure(
-        curve.name,
-        curve.title,
-        f"{curve.title} by step: {summary}",
-        data,
-        layout,
-        curve.note,
-        legend=legend if len(legend) > 1 else (),
-    )
+    told, shown = f"{curve.title} by step: {summary}", legend if len(legend) > 1 else ()
+    return Figure(curve.name, curve.title, told, data, layout, curve.note, legend=shown)
 
 
 def _traces(measured: Measurements, curve: Curve, name: str, game: GameNames) -> list[dict[str, Any]]:
@@ -109,35 +102,14 @@ def _stage_marks(begins: Mapping[str, int], last: float, alarmed: Container[str]
     steps = [*begins.values(), last]
     room = (steps[-1] - steps[0]) / MOST_STAGE_NAMES
     lengths = dict(zip(begins, (after - before for before, after in pairwise(steps)), strict=True))
-    lines = [
-        {
-            "type": "line",
-            "xref": "x",
-            "yref": "paper",
-            "x0": number,
-            "x1": number,
-            "y0": 0,
-            "y1": 1,
-            "layer": "below",
-            "line": {"color": "--decided", "width": 2}
-            if stage in alarmed
-            else {"color": "--rule-strong", "width": 1, "dash": "dot"},
-        }
-        for stage, number in begins.items()
-    ]
-    names = [
-        {
-            "xref": "x",
-            "yref": "paper",
-            "x": number,
-            "y": 1,
-            "yanchor": "bottom",
-            "xanchor": "left",
-            "text": as_label(stage) + (MARK if stage in alarmed else ""),
-            "showarrow": False,
-            "font": {"size": 11, "color": "--muted"},
-        }
-        for stage, number in begins.items()
-        if lengths[stage] >= room
-    ]
+    place: dict[str, Any] = {"xref": "x", "yref": "paper"}
+    usual, marked = {"color": "--rule-strong", "width": 1, "dash": "dot"}, {"color": "--decided", "width": 2}
+    lines, names = [], []
+    for stage, number in begins.items():
+        drawn = {"layer": "below", "line": marked if stage in alarmed else usual}
+        lines.append({"type": "line", **place, "x0": number, "x1": number, "y0": 0, "y1": 1, **drawn})
+        if lengths[stage] >= room:
+            text = as_label(stage) + (MARK if stage in alarmed else "")
+            beside = {"x": number, "y": 1, "yanchor": "bottom", "xanchor": "left"}
+            names.append(place | beside | {"text": text, "showarrow": False, "font": {"size": 11, "color": "--muted"}})
     return {"shapes": lines, "annotations": names}

@@ -21,6 +21,9 @@ from spag_ray.games.taboo.referee.judge import judge
 from spag_ray.results.could_have_known import Knowledge, held_out_report, read_held_out
 from spag_ray.results.game_names import GameNames, plain_names
 from spag_ray.results.lines import HeldOutLine, HeldOutReport, parse_line
+from spag_ray.results.report.known_figures import known_figures
+from spag_ray.results.report.markup import chart
+from spag_ray.results.report.transcripts import Transcripts
 
 RIGHT, WRONG, SLIP = "I know the word! It is `cat`!", "I know the word! It is `dog`!", "Like a cat?"
 
@@ -172,3 +175,10 @@ def test_outcomes_and_reasons_are_what_the_referee_says() -> None:
     assert GAMES[2].verdict.end_reason is EndReason.SAID_WORD
     undecided = replace(GAMES[0].verdict, end_reason=EndReason.RIGHT_GUESS, length=0)
     assert knowledge(replace(GAMES[0], verdict=undecided)).num_games == 0, "a log may say anything"
+
+
+def test_a_name_is_escaped_once_in_the_legend() -> None:
+    known = Knowledge()
+    known.add([math.log(0.2), math.log(0.5)])
+    figure = known_figures(Transcripts(known={"eval-a&b": known}))[0]
+    assert "</i>a&amp;b</span>" in chart(figure)

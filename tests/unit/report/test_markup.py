@@ -12,11 +12,9 @@ from spag_ray.results.report.markup import (
     folded,
     in_words,
     joined,
-    megabytes,
     notices,
     numbers,
     paragraph,
-    row_of_cells,
     table,
 )
 from tests.support.report_runs import HOSTILE
@@ -24,7 +22,7 @@ from tests.support.report_runs import HOSTILE
 
 def test_no_text_becomes_markup() -> None:
     figure = Figure(name=HOSTILE, title=HOSTILE, summary=HOSTILE, data=[], note=HOSTILE, legend=((HOSTILE, HOSTILE),))
-    pieces = [paragraph(HOSTILE), row_of_cells(HOSTILE, HOSTILE), facts([(HOSTILE, HOSTILE)]), chart(figure)]
+    pieces = [paragraph(HOSTILE), facts([(HOSTILE, HOSTILE)]), chart(figure)]
     pieces.append(table(HOSTILE, [HOSTILE], [[HOSTILE, HOSTILE]]))
     pieces += [notices([HOSTILE]), numbers([(HOSTILE, HOSTILE, HOSTILE)]), folded(HOSTILE, HOSTILE)]
     for piece in [*pieces, paragraph("safe") + HOSTILE, joined([paragraph("safe"), HOSTILE])]:  # type: ignore[list-item]
@@ -44,4 +42,3 @@ def test_a_duration_is_said_in_two_units(seconds: float, said: str) -> None:
 
 def test_large_numbers_are_short() -> None:
     assert (in_words(999_999), in_words(1_500_000), in_words(2e9)) == ("999,999", "1.5 M", "2 G")
-    assert megabytes(2_340_000) == "2.3 MB"

@@ -108,7 +108,7 @@ def test_a_line_that_is_not_what_it_should_be_changes_nothing_but_the_count(tmp_
     path = tmp_path / "metrics.jsonl"
     write_metrics(path, measurements())
     whole = read_measurements(path)
-    assert (whole.num_unreadable, whole.num_lines, whole.num_steps, whole.newest_version) == (0, 19, 12, 2)
+    assert (whole.num_unreadable, whole.clock.num_lines, whole.num_steps, whole.newest_version) == (0, 19, 12, 2)
     odd: dict[str, dict[str, Any]]
     odd = {"step": {"loss": "low"}, "games": {"tokens": 1e308}, "buffer": {"waiting": None}}
     found = []
@@ -116,7 +116,7 @@ def test_a_line_that_is_not_what_it_should_be_changes_nothing_but_the_count(tmp_
         found += [line, line | odd.get(line["kind"], {"version": 1e308})]
     write_metrics(path, found)
     measured = read_measurements(path)
-    assert (measured.num_unreadable, measured.num_lines, measured.num_steps) == (19, 19, 12)
+    assert (measured.num_unreadable, measured.clock.num_lines, measured.num_steps) == (19, 19, 12)
     assert measured.newest_version == 2
     assert measured.activity.rates == whole.activity.rates
 

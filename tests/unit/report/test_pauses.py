@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from spag_ray.results.lines import EngineStateLine, Line, RestartLine, ResumedLine, SyncLine, SyncReport
-from spag_ray.results.pauses import Pauses
+from spag_ray.results.pauses import Clock
 
 
 def engine(state: str, before: str) -> EngineStateLine:
@@ -38,22 +38,22 @@ HOURS = 36_000.0
 def test_only_the_silence_before_a_resumes_first_line_is_a_pause(
     then: Sequence[tuple[float, Line | None]], paused_s: float
 ) -> None:
-    pauses = Pauses()
+    clock = Clock()
     for time, line in [(0.0, WORK), *then]:
-        pauses.take(time, line)
-    assert pauses.seconds == paused_s
+        clock.take(time, line)
+    assert clock.paused_s == paused_s
 
 
 def test_while_a_resumed_run_starts_its_silence_is_a_pause_already() -> None:
-    pauses = Pauses()
+    clock = Clock()
     for time, line in ((0.0, WORK), (HOURS, NEW), (HOURS + 1, BEHIND)):
-        pauses.take(time, line)
-    assert pauses.found == [(0.0, HOURS)]
+        clock.take(time, line)
+    assert clock.pauses == [(0.0, HOURS)]
 
 
 def test_every_pause_counts() -> None:
-    pauses = Pauses()
+    clock = Clock()
     for begin in (0.0, 2 * HOURS):
         for after, line in ((0.0, WORK), (HOURS, NEW), (HOURS + 9, RESUMED), (2 * HOURS - 9, WORK)):
-            pauses.take(begin + after, line)
-    assert pauses.found == [(0.0, HOURS), (2 * HOURS, 3 * HOURS)]
+            clock.take(begin + after, line)
+    assert clock.pauses == [(0.0, HOURS), (2 * HOURS, 3 * HOURS)]

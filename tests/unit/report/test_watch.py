@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
 
+from cluster.commands.watch import FolderSource, watch
 from cluster.monitor.frame import frame, headline
 from cluster.monitor.run_view import RunView
-from cluster.monitor.terminal import bar, plain, sparkline
-from cluster.monitor.watch import FolderSource, watch
+from cluster.monitor.terminal import bar, plain, say, sparkline
 from cluster.types import Progress
 from spag_ray.config.loading import load_config, parse_config, to_yaml
 from spag_ray.config.run import RunConfig
@@ -459,3 +459,10 @@ def test_a_game_that_is_no_longer_played_has_no_rate() -> None:
     config = parse_config({"games": games, "prompts": "lines"})
     assert list(view_of(lines[:4], config).tokens_per_s)[-1] == 200, "of both"
     assert list(view_of(lines, config).tokens_per_s)[-1] == 100, "of kuhn alone"
+
+
+def test_a_path_is_said_as_it_is() -> None:
+    path = "runs/:dog:/[bold]a/matches.json"
+    console = Console(file=io.StringIO(), width=20)
+    say(console, path)
+    assert console.file.getvalue() == f"{path}\n"  # type: ignore[attr-defined]
