@@ -9,12 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from typing import Any
 
-from spag_ray.channels.base import Channel
 from spag_ray.weights.snapshot import Bucket
-
-
-class ObjectStore(Channel):
-    """See the module's docstring."""
 
 
 class FetchedSnapshot:
