@@ -40,8 +40,9 @@ class Exporter:
 
     @torch.no_grad()
     def each(self) -> Iterator[tuple[str, Tensor]]:
-        """Every weight by name, whole on every rank and on the model's device; every rank has to iterate to the end."""
-        copy = self._engine.is_partitioned
+        """Every weight by name, whole on every rank and on the model's device; every rank has to iterate to the end.
+        They may be the learner's own memory: valid until its next step."""
+        copy = self._engine.is_partitioned  # a gathered weight is freed when the gathering ends
         for names in self.plan:
             with self._gathered(names):
                 for name in names:
@@ -65,18 +66,6 @@ class Exporter:
                 return None
             tensors = ((name, self._weights[name][1]().detach()) for name in names)
             return self._staging.fill(self.dtype, tensors, sum(self._sizes[name] for name in names))
-
-    @torch.no_grad()
-    def tensors(self, index: int) -> dict[str, Tensor] | None:
-        """The weights of bucket `index` by name, on the CPU, on rank 0; None elsewhere; every rank has to call it. They
-        may be the learner's own memory: valid until its next step."""
-        names = self.plan[index]
-        # A gathered weight is freed when the gathering ends.
-        copy = self._engine.is_partitioned
-        with self._gathered(names):
-            if self._engine.world.rank != 0:
-                return None
-            return {name: self._weights[name][1]().detach().to("cpu", self.dtype, copy=copy) for name in names}
 
     def _gathered(self, names: Sequence[str]) -> AbstractContextManager[None]:
         return self._engine.gathered([parameter for name in names for parameter in self._weights[name][0]])
