@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -77,7 +76,7 @@ def whole_weights(model: Any, lora: LoraConfig | None) -> Weights:
         from learners.lora import merged_weights
 
         return merged_weights(model)
-    return {name: ([parameter], partial(itself, parameter)) for name, parameter in model.named_parameters()}
+    return {name: ([parameter], parameter.detach) for name, parameter in model.named_parameters()}
 
 
 def _num_elements(parameter: nn.Parameter) -> int:
@@ -87,7 +86,3 @@ def _num_elements(parameter: nn.Parameter) -> int:
 
 def _shape(parameter: nn.Parameter) -> tuple[int, ...]:
     return tuple(getattr(parameter, "ds_shape", parameter.shape))
-
-
-def itself(parameter: nn.Parameter) -> Tensor:
-    return parameter

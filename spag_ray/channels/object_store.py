@@ -7,29 +7,24 @@ carries adapters. Rank 0 makes the buckets (Exporter.bucket); Ray's part is in c
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from spag_ray.weights.snapshot import Bucket
 
 
+@dataclass
 class FetchedSnapshot:
     """A Snapshot whose buckets an engine awaits one at a time. `num_bytes`: of those that have come."""
 
-    def __init__(
-        self,
-        version: int,
-        num_tensors: int,
-        buckets: Sequence[Awaitable[Bucket]],
-        adapter: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.version = version
-        self.num_tensors = num_tensors
-        self.adapter = adapter
-        self.num_bytes = 0
-        self._buckets = buckets
+    version: int
+    num_tensors: int
+    parts: Sequence[Awaitable[Bucket]]
+    adapter: Mapping[str, Any] | None = None
+    num_bytes: int = 0
 
     async def buckets(self) -> AsyncIterator[Bucket]:
-        for awaited in self._buckets:
+        for awaited in self.parts:
             bucket = await awaited
             self.num_bytes += bucket.payload.nbytes
             yield bucket
