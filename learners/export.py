@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -27,7 +28,7 @@ class Exporter:
         self._engine = engine
         self.dtype = dtype
         self._weights = weights
-        self._sizes = {name: _num_elements(parts[0]) * dtype.itemsize for name, (parts, _) in weights.items()}
+        self._sizes = {name: math.prod(shape) * dtype.itemsize for name, shape in self.shapes().items()}
         self._staging = StagingBuffer()
         self.num_tensors, self.num_bytes = len(weights), sum(self._sizes.values())
         self.plan = plan_buckets(self._sizes.items(), max_bytes)
@@ -35,7 +36,10 @@ class Exporter:
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every weight by name, in the order of `each`; nothing is gathered."""
-        return {name: _shape(parts[0]) for name, (parts, _) in self._weights.items()}
+        # ZeRO-3 leaves an empty tensor behind and keeps the whole shape beside it.
+        return {
+            name: tuple(getattr(parts[0], "ds_shape", parts[0].shape)) for name, (parts, _) in self._weights.items()
+        }
 
     @torch.no_grad()
     def each(self) -> Iterator[tuple[str, Tensor]]:
@@ -77,12 +81,3 @@ def whole_weights(model: Any, lora: LoraConfig | None) -> Weights:
 
         return merged_weights(model)
     return {name: ([parameter], parameter.detach) for name, parameter in model.named_parameters()}
-
-
-def _num_elements(parameter: nn.Parameter) -> int:
-    # ZeRO-3 leaves an empty tensor behind and keeps the whole size beside it.
-    return int(getattr(parameter, "ds_numel", parameter.numel()))
-
-
-def _shape(parameter: nn.Parameter) -> tuple[int, ...]:
-    return tuple(getattr(parameter, "ds_shape", parameter.shape))

@@ -80,10 +80,6 @@ class StepSums:
         sums = torch.cat([found.terms.detach(), found.statistics])
         self._sums = sums if self._sums is None else self._sums + sums
         self._maxima = found.maxima if self._maxima is None else torch.maximum(self._maxima, found.maxima)
-        self._count(rows, indices, micro_batch)
-        return found.total
-
-    def _count(self, rows: Rows, indices: list[int], micro_batch: MicroBatch) -> None:
         kinds, lengths = rows.kinds[indices], np.array([rows.samples[index].num_trained for index in indices])
         is_turn = kinds == KINDS.index("turn")
         is_sampled = np.array([rows.samples[index].sampler_logprobs is not None for index in indices])
@@ -97,16 +93,16 @@ class StepSums:
         }
         for name, count in counts.items():
             self._counts[name] += float(count)
+        return found.total
 
     def read(self, gradient_norm: Tensor | None) -> tuple[Figures, float | None]:
         """What this rank summed, and the gradient's norm; the host waits for its device once."""
-        if self._sums is None or self._maxima is None:
-            values = [0.0] * (len(_ON_DEVICE) + len(MAXIMA))
-            norm = None if gradient_norm is None else float(gradient_norm)
-        else:
-            norm_or_nan = self._sums.new_tensor(math.nan) if gradient_norm is None else gradient_norm.to(self._sums)
-            *values, read = torch.cat([self._sums, self._maxima, norm_or_nan.reshape(1)]).tolist()
-            norm = None if gradient_norm is None else read
+        found = [] if self._sums is None or self._maxima is None else [self._sums, self._maxima]
+        if gradient_norm is not None:
+            found.append((gradient_norm.to(found[0]) if found else gradient_norm).reshape(1))
+        values = torch.cat(found).tolist() if found else []
+        norm = None if gradient_norm is None else values.pop()
+        values = values or [0.0] * (len(_ON_DEVICE) + len(MAXIMA))
         sums = dict(zip(_ON_DEVICE, values, strict=False)) | self._counts
         return Figures(sums, dict(zip(MAXIMA, values[len(_ON_DEVICE) :], strict=True))), norm
 
