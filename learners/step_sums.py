@@ -22,6 +22,8 @@ from learners.objectives import (
     DECIDING,
     MAXIMA,
     NO_KIND,
+    OF_SAMPLED,
+    OF_TURNS,
     STATISTICS,
     WORD,
     TrainedTokens,
@@ -206,20 +208,12 @@ def _of_turns(figures: Figures, counts: BatchCounts, objective: ObjectiveConfig,
     if spec.method == "self_play":
         found |= {f"advantage_{name}": getattr(counts, f"advantage_{name}") for name in ("mean", "std", "zeros")}
     if spec.trains_tokens(objective):
-        high = sums["clip_high"]
-        of_turns = {
-            "kl": sums["divergence"],
-            "approx_kl": sums["approx_kl"],
-            "clip_fraction": sums["clip_fraction"],
-            "clip_fraction_low": sums["clip_fraction"] - high,
-            "clip_fraction_high": high,
-            "ratio_mean": sums["ratio"],
-        }
-        found |= {name: value / turns for name, value in of_turns.items()}
+        found |= {name: sums[name] / turns for name in OF_TURNS}
+        found["kl"] = found.pop("divergence")
+        found["clip_fraction_low"] = (sums["clip_fraction"] - sums["clip_fraction_high"]) / turns
         found["ratio_max"] = figures.maxima["ratio_max"]
         if sampled:
-            names = {"mismatch_mean": "mismatch", "mismatch_capped": "capped", "gap_mean": "gap", "gap_k3": "gap_k3"}
-            found |= {name: sums[total] / sampled for name, total in names.items()}
+            found |= {name: sums[name] / sampled for name in OF_SAMPLED}
             found["gap_max"] = figures.maxima["gap_max"]
     return found
 
