@@ -13,8 +13,7 @@
 four methods of vLLM's VLLMWeightSyncClient. The receiver is inside EngineSide (engine_side.py), which every engine has:
 whatever the channel, an engine also loads buckets (buckets.py). So saved weights, late engines, and a version whose
 channel broke need no receiver. A channel is a module with these two functions; `worker`: the arguments of vLLM's
-WeightTransferEngine (configurations, device, model). Without `receiver`, updates are buckets; without both, engines
-fetch what the learner exports (Exporter.bucket).
+WeightTransferEngine (configurations, device, model). Without `receiver`, updates are buckets.
 
 The configuration reads CHANNELS, so this module imports neither torch nor vllm.
 """
@@ -41,23 +40,28 @@ if TYPE_CHECKING:
 class Entry:
     """What a configuration and an engine need to know of a channel before its module is loaded.
 
-    `place` is the module; `way` how weights travel, in words. `is_direct`: learner ranks send to the engines
-    themselves; else engines fetch buckets, and the learner does not wait. `gpus`: the placement in which it works,
+    `place` is the module, with which learner ranks send to the engines themselves. None: Ray keeps the buckets of a
+    version (Exporter.bucket), and engines fetch them, on any machines, while the learner goes on. An engine that starts
+    later loads the same buckets, and adapters travel so too; Ray's part is in cluster/learning/weight_sync.py. `way`:
+    how weights travel, in words. `gpus`: the placement in which it works,
     with a GPU under each engine and learner rank; None if it needs none. `environment`: of the engine's process.
     """
 
-    place: str
+    place: str | None
     way: str
-    is_direct: bool = True
     gpus: Literal["separate", "colocated"] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_direct(self) -> bool:
+        return self.place is not None
 
 
 # CUDA's handles travel from the engine to its own worker processes as pickled tuples.
 _PICKLES = {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
 
 CHANNELS: dict[str, Entry] = {
-    "object_store": Entry("spag_ray.channels.object_store", "by Ray's object store", is_direct=False),
+    "object_store": Entry(None, "by Ray's object store"),
     "shared_memory": Entry("spag_ray.channels.shared_memory", "on one machine"),
     "nccl": Entry("spag_ray.channels.nccl", "from GPU to GPU", gpus="separate"),
     "ipc": Entry("spag_ray.channels.ipc", "in one GPU's memory", gpus="colocated", environment=_PICKLES),
@@ -76,8 +80,10 @@ def known_or_auto(name: str) -> str:
 
 
 def find(name: str) -> ModuleType:
-    """The module of a channel."""
-    return importlib.import_module(CHANNELS[name].place)
+    """The module of a channel whose learner ranks send."""
+    place = CHANNELS[name].place
+    assert place is not None, "engines fetch"
+    return importlib.import_module(place)
 
 
 @dataclass(frozen=True)
