@@ -292,7 +292,7 @@ def _of_end(
 def _counts(verdict: Verdict, objective: ObjectiveConfig, payoffs: Payoffs) -> bool:
     """Whether the result of such a game is trained on: won or tied by play, and paid to a seat that is trained."""
     outcome, results = verdict.outcome, paid(payoffs, verdict)
-    seats = [outcome.winner] if objective.learn_from == "winners" else list(Role)
+    seats: Sequence[Role | None] = [outcome.winner] if objective.learn_from == "winners" else list(Role)
     return outcome.breaker is None and any(seat and results[seat] is not None for seat in seats)
 
 

@@ -93,10 +93,8 @@ class BatchCounts:
     def of(cls, batch: Batch) -> BatchCounts:
         games = batch.games
         turns = [turn for game in games for turn in game.turns]
-        lengths, advantages = (
-            np.array([each.num_trained for each in turns]),
-            np.array([each.advantage for each in turns]),
-        )
+        lengths = np.array([each.num_trained for each in turns])
+        advantages = np.array([each.advantage for each in turns])
         weights = {role: [game.weight for game in games if game.role is role and game.turns] for role in Role}
         return cls(
             num_turns=len(turns),
