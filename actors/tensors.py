@@ -8,11 +8,11 @@ import torch
 from safetensors.torch import load_file
 
 from spag_ray.errors import ModelError
-from spag_ray.weights.snapshot import LocalSnapshot, make_bucket, plan_buckets
+from spag_ray.weights.snapshot import Snapshot, make_bucket, plan_buckets
 from spag_ray.weights.weight_files import weight_files
 
 
-def saved_snapshot(folder: str | Path, version: int, max_bytes: int = 64 * 2**20) -> LocalSnapshot:
+def saved_snapshot(folder: str | Path, version: int, max_bytes: int = 64 * 2**20) -> Snapshot:
     """The weights of a model folder (safetensors) as a version to load. Raises ModelError when there are none."""
     tensors: dict[str, torch.Tensor] = {}
     for path in weight_files(Path(folder)):
@@ -32,4 +32,4 @@ def saved_snapshot(folder: str | Path, version: int, max_bytes: int = 64 * 2**20
             for name in names
         )
         buckets.append(make_bucket(index, parts))
-    return LocalSnapshot(version, tuple(buckets))
+    return Snapshot.of(version, tuple(buckets))

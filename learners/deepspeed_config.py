@@ -135,17 +135,15 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise ConfigError(f"{path}: a DeepSpeed configuration is a JSON object, this is a {type(given).__name__}")
     for key in ("scheduler", "fp16", "train_batch_size"):
-        if given.get(key) not in (None, "auto") and not _is_disabled(given[key]):
+        value = given.get(key)
+        is_disabled = isinstance(value, Mapping) and value.get("enabled") is False
+        if value not in (None, "auto") and not is_disabled:
             raise ConfigError(f"{path}: {key!r} is set by the run, not by DeepSpeed's file; remove it")
     if given.get("compute_grad_norm", True) is not True:
         raise ConfigError(f'{path}: "compute_grad_norm" has to be true: the norm tells which steps to skip')
     if given.get("zero_optimization", {}) == "auto":
         raise ConfigError(f'{path}: "zero_optimization" is an object; only values in it can be "auto"')
     return {key: value for key, value in given.items() if key not in ("scheduler", "fp16", "train_batch_size")}
-
-
-def _is_disabled(section: Any) -> bool:
-    return isinstance(section, Mapping) and section.get("enabled") is False
 
 
 def _merged(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ class Exporter:
         self._engine = engine
         self.dtype = dtype
         self._weights = weights
-        self._sizes = {name: _num_elements(parts[0]) * dtype.itemsize for name, (parts, _) in weights.items()}
+        self._sizes = {name: math.prod(shape) * dtype.itemsize for name, shape in self.shapes().items()}
         self._staging = StagingBuffer()
         self.num_tensors, self.num_bytes = len(weights), sum(self._sizes.values())
         self.plan = plan_buckets(self._sizes.items(), max_bytes)
@@ -36,12 +36,16 @@ class Exporter:
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every weight by name, in the order of `each`; nothing is gathered."""
-        return {name: _shape(parts[0]) for name, (parts, _) in self._weights.items()}
+        # ZeRO-3 leaves an empty tensor behind and keeps the whole shape beside it.
+        return {
+            name: tuple(getattr(parts[0], "ds_shape", parts[0].shape)) for name, (parts, _) in self._weights.items()
+        }
 
     @torch.no_grad()
     def each(self) -> Iterator[tuple[str, Tensor]]:
-        """Every weight by name, whole on every rank and on the model's device; every rank has to iterate to the end."""
-        copy = self._engine.is_partitioned
+        """Every weight by name, whole on every rank and on the model's device; every rank has to iterate to the end.
+        They may be the learner's own memory: valid until its next step."""
+        copy = self._engine.is_partitioned  # a gathered weight is freed when the gathering ends
         for names in self.plan:
             with self._gathered(names):
                 for name in names:
@@ -66,18 +70,6 @@ class Exporter:
             tensors = ((name, self._weights[name][1]().detach()) for name in names)
             return self._staging.fill(self.dtype, tensors, sum(self._sizes[name] for name in names))
 
-    @torch.no_grad()
-    def tensors(self, index: int) -> dict[str, Tensor] | None:
-        """The weights of bucket `index` by name, on the CPU, on rank 0; None elsewhere; every rank has to call it. They
-        may be the learner's own memory: valid until its next step."""
-        names = self.plan[index]
-        # A gathered weight is freed when the gathering ends.
-        copy = self._engine.is_partitioned
-        with self._gathered(names):
-            if self._engine.world.rank != 0:
-                return None
-            return {name: self._weights[name][1]().detach().to("cpu", self.dtype, copy=copy) for name in names}
-
     def _gathered(self, names: Sequence[str]) -> AbstractContextManager[None]:
         return self._engine.gathered([parameter for name in names for parameter in self._weights[name][0]])
 
@@ -88,17 +80,4 @@ def whole_weights(model: Any, lora: LoraConfig | None) -> Weights:
         from learners.lora import merged_weights
 
         return merged_weights(model)
-    return {name: ([parameter], partial(itself, parameter)) for name, parameter in model.named_parameters()}
-
-
-def _num_elements(parameter: nn.Parameter) -> int:
-    # ZeRO-3 leaves an empty tensor behind and keeps the whole size beside it.
-    return int(getattr(parameter, "ds_numel", parameter.numel()))
-
-
-def _shape(parameter: nn.Parameter) -> tuple[int, ...]:
-    return tuple(getattr(parameter, "ds_shape", parameter.shape))
-
-
-def itself(parameter: nn.Parameter) -> Tensor:
-    return parameter
+    return {name: ([parameter], parameter.detach) for name, parameter in model.named_parameters()}

@@ -79,8 +79,7 @@ def _padded(
     model: Any, batch: PaddedRows, temperature: Temperature, trains_entropies: bool = False
 ) -> tuple[Tensor, Tensor]:
     of_targets = _of_targets(batch, temperature)
-    host = {"token_ids": batch.token_ids, "owners": batch.owners, "predictors": batch.predictors}
-    host["targets"] = batch.targets
+    host = {name: getattr(batch, name) for name in ("token_ids", "owners", "predictors", "targets")}
     if isinstance(of_targets, Tensor):
         host["temperatures"] = of_targets[:, None]
     sent = to_device(host, model.device)

@@ -248,9 +248,9 @@ class Learner:
         self._must_be_awake("to save a model")
         release_freed_memory()
         state: dict[str, Tensor] = {}
-        saved = self._published if adapter_alone else self._whole
-        for index in range(saved.num_buckets):
-            state |= saved.tensors(index) or {}
+        for name, weight in (self._published if adapter_alone else self._whole).each():
+            if self._world.rank == 0:
+                state[name] = weight.to("cpu")
         if self._world.rank == 0:
             with writing(Path(folder)) as partial:
                 if adapter_alone:

@@ -18,7 +18,6 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from learners.export import itself
 from spag_ray.config.parts import LoraConfig
 from spag_ray.errors import ModelError
 
@@ -54,7 +53,7 @@ def merged_weights(model: Any) -> dict[str, tuple[list[nn.Parameter], Callable[[
         plain = name.removeprefix(_PREFIX).replace(".base_layer", "")
         layer: Any = layers.get(name)
         if layer is None:
-            weights[plain] = ([parameter], partial(itself, parameter))
+            weights[plain] = ([parameter], parameter.detach)
         else:
             parts = [parameter, layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight]
             weights[plain] = (parts, partial(_merged, layer))
@@ -64,7 +63,7 @@ def merged_weights(model: Any) -> dict[str, tuple[list[nn.Parameter], Callable[[
 def adapter_weights(model: Any) -> dict[str, tuple[list[nn.Parameter], Callable[[], Tensor]]]:
     """The adapters alone, under the names that peft's files have."""
     return {
-        name.replace(f".{ADAPTER}.", "."): ([parameter], partial(itself, parameter))
+        name.replace(f".{ADAPTER}.", "."): ([parameter], parameter.detach)
         for name, parameter in model.named_parameters()
         if ".lora_" in name
     }

@@ -48,10 +48,10 @@ DECIDING, BETWEEN, WORD = 1, 2, 3  # the parts of a claim: "I know the word", "!
 # What `batch_loss` sums over the texts beside the terms. All but the first are of turns, one addend per turn: means
 # over its tokens of the entropy, k3 of ref and theta, the share on the clipped branch, exp(theta - old), old - theta,
 # the share on the upper clipped branch; and of sampled turns alone exp(old - sampler), not capped, |old - sampler| and
-# its k3, engine against learner, and the share above the cap.
-_OF_TURNS = ("divergence", "clip_fraction", "ratio", "approx_kl", "clip_high")
-_OF_SAMPLED = ("mismatch", "gap", "gap_k3", "capped")
-STATISTICS = ("listened_nats", "entropy", *_OF_TURNS, *_OF_SAMPLED)
+# its k3, engine against learner, and the share above the cap. Names are those of StepReport ("kl" is a term's here).
+OF_TURNS = ("divergence", "clip_fraction", "ratio_mean", "approx_kl", "clip_fraction_high")
+OF_SAMPLED = ("mismatch_mean", "gap_mean", "gap_k3", "mismatch_capped")
+STATISTICS = ("listened_nats", "entropy", *OF_TURNS, *OF_SAMPLED)
 MAXIMA = ("ratio_max", "gap_max")
 
 
@@ -236,8 +236,8 @@ def _clipped(
         is_capped = (capped > objective.mismatch_cap).to(ratio.dtype)
         of_turns = torch.stack([divergence, is_clipped, ratio, moved, is_high]) @ turns.share
         of_sampled = torch.stack([mismatch, gap, gap_k3, is_capped]) @ turns.sampled
-        statistics |= dict(zip(_OF_TURNS, of_turns.unbind(), strict=True))
-        statistics |= dict(zip(_OF_SAMPLED, of_sampled.unbind(), strict=True))
+        statistics |= dict(zip(OF_TURNS, of_turns.unbind(), strict=True))
+        statistics |= dict(zip(OF_SAMPLED, of_sampled.unbind(), strict=True))
         maxima = torch.stack([ratio * turns.share.sign(), gap * turns.sampled.sign()]).amax(1)
     length = _length(tokens, objective)
     return policy if objective.loss == "gspo" else policy / length, k3 / length, maxima

@@ -13,8 +13,8 @@ of the samples one at a time (a test checks it to 1e-9).
     >>> tree.num_tokens, tree.num_flat_tokens, tree.predictors.tolist(), tree.lengths
     (6, 8, [1, 3, 4, 5], (1, 2, 1))
     >>> (rows,) = pad([Sample([1, 2], [3]), Sample([4], [5])], max_tokens=8)
-    >>> rows.token_ids.tolist(), rows.row_lengths, rows.sample_indices
-    ([[4, 5, 0], [1, 2, 3]], (2, 3), (1, 0))
+    >>> rows.token_ids.tolist(), rows.num_flat_tokens, rows.sample_indices
+    ([[4, 5, 0], [1, 2, 3]], 5, (1, 0))
 """
 
 from __future__ import annotations
@@ -45,20 +45,15 @@ MASKED_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 
 
 @dataclass(frozen=True)
-class TokenTree:
-    """One micro-batch: a forest over the distinct prefixes of some samples, in depth-first order.
+class _MicroBatch:
+    """Some samples as a model reads them, int64.
 
-    token_ids, positions, parents, subtree_ends: [T] int64; position = depth, parent = -1 at a root, and the
-    descendants of node i (itself included) are the nodes i .. subtree_ends[i] - 1.
-    sample_indices: which of the packed samples these are. Their M target tokens in that order, `lengths` of each:
-    targets: [M] int64 token ids; predictors: [M] int64, the nodes whose logits predict them.
+    sample_indices: which of the given samples these are. Their M target tokens in that order, `lengths` of each:
+    targets: [M] token ids; predictors: [M], the places whose logits predict them.
     num_flat_tokens: tokens read of these samples one by one; num_tokens / num_flat_tokens is what packing saves.
     """
 
     token_ids: Tensor
-    positions: Tensor
-    parents: Tensor
-    subtree_ends: Tensor
     sample_indices: tuple[int, ...]
     lengths: tuple[int, ...]
     predictors: Tensor
@@ -67,33 +62,29 @@ class TokenTree:
 
     @property
     def num_tokens(self) -> int:
-        return len(self.token_ids)
-
-
-@dataclass(frozen=True)
-class PaddedRows:
-    """One micro-batch: token_ids [rows, longest], padded with 0 on the right; `row_lengths` without the padding.
-
-    sample_indices, lengths, targets: as in TokenTree, by row. owners, predictors: [M], the row of each target
-    and the position in it that predicts the target.
-    """
-
-    token_ids: Tensor
-    row_lengths: tuple[int, ...]
-    sample_indices: tuple[int, ...]
-    lengths: tuple[int, ...]
-    owners: Tensor
-    predictors: Tensor
-    targets: Tensor
-
-    @property
-    def num_tokens(self) -> int:
         """Tokens that are computed, padding included."""
         return self.token_ids.numel()
 
-    @property
-    def num_flat_tokens(self) -> int:
-        return sum(self.row_lengths)
+
+@dataclass(frozen=True)
+class TokenTree(_MicroBatch):
+    """A forest over the distinct prefixes of its samples, in depth-first order.
+
+    token_ids, positions, parents, subtree_ends: [T]; position = depth, parent = -1 at a root, and the
+    descendants of node i (itself included) are the nodes i .. subtree_ends[i] - 1. predictors: nodes.
+    """
+
+    positions: Tensor
+    parents: Tensor
+    subtree_ends: Tensor
+
+
+@dataclass(frozen=True)
+class PaddedRows(_MicroBatch):
+    """token_ids [rows, longest], padded with 0 on the right, a sample each. owners, predictors: [M], the row of each
+    target and the position in it that predicts the target."""
+
+    owners: Tensor
 
 
 def pack(samples: Sequence[Sample], max_tokens: int, root_tokens: int | None = None) -> list[TokenTree]:
@@ -243,19 +234,18 @@ def _build_tree(
 
 def _rows(samples: Sequence[Sample], group: Sequence[int]) -> PaddedRows:
     rows = [samples[index] for index in group]
-    row_lengths = tuple(row.num_tokens for row in rows)
-    token_ids = np.zeros((len(rows), max(row_lengths)), np.int64)
+    token_ids = np.zeros((len(rows), max(row.num_tokens for row in rows)), np.int64)
     for of_row, row in zip(token_ids, rows, strict=True):
         of_row[: row.num_tokens] = np.concatenate([row.prompt_ids, row.target_ids])
     lengths = tuple(len(row.target_ids) for row in rows)
     return PaddedRows(
         token_ids=torch.from_numpy(token_ids),
-        row_lengths=row_lengths,
         sample_indices=tuple(group),
         lengths=lengths,
         owners=torch.from_numpy(np.repeat(np.arange(len(rows)), lengths)),
         predictors=_joined([np.arange(len(row.prompt_ids) - 1, row.num_tokens - 1) for row in rows]),
         targets=_joined([row.target_ids for row in rows]),
+        num_flat_tokens=sum(row.num_tokens for row in rows),
     )
 
 

@@ -22,6 +22,8 @@ from learners.objectives import (
     DECIDING,
     MAXIMA,
     NO_KIND,
+    OF_SAMPLED,
+    OF_TURNS,
     STATISTICS,
     WORD,
     TrainedTokens,
@@ -80,10 +82,6 @@ class StepSums:
         sums = torch.cat([found.terms.detach(), found.statistics])
         self._sums = sums if self._sums is None else self._sums + sums
         self._maxima = found.maxima if self._maxima is None else torch.maximum(self._maxima, found.maxima)
-        self._count(rows, indices, micro_batch)
-        return found.total
-
-    def _count(self, rows: Rows, indices: list[int], micro_batch: MicroBatch) -> None:
         kinds, lengths = rows.kinds[indices], np.array([rows.samples[index].num_trained for index in indices])
         is_turn = kinds == KINDS.index("turn")
         is_sampled = np.array([rows.samples[index].sampler_logprobs is not None for index in indices])
@@ -97,16 +95,16 @@ class StepSums:
         }
         for name, count in counts.items():
             self._counts[name] += float(count)
+        return found.total
 
     def read(self, gradient_norm: Tensor | None) -> tuple[Figures, float | None]:
         """What this rank summed, and the gradient's norm; the host waits for its device once."""
-        if self._sums is None or self._maxima is None:
-            values = [0.0] * (len(_ON_DEVICE) + len(MAXIMA))
-            norm = None if gradient_norm is None else float(gradient_norm)
-        else:
-            norm_or_nan = self._sums.new_tensor(math.nan) if gradient_norm is None else gradient_norm.to(self._sums)
-            *values, read = torch.cat([self._sums, self._maxima, norm_or_nan.reshape(1)]).tolist()
-            norm = None if gradient_norm is None else read
+        found = [] if self._sums is None or self._maxima is None else [self._sums, self._maxima]
+        if gradient_norm is not None:
+            found.append((gradient_norm.to(found[0]) if found else gradient_norm).reshape(1))
+        values = torch.cat(found).tolist() if found else []
+        norm = None if gradient_norm is None else values.pop()
+        values = values or [0.0] * (len(_ON_DEVICE) + len(MAXIMA))
         sums = dict(zip(_ON_DEVICE, values, strict=False)) | self._counts
         return Figures(sums, dict(zip(MAXIMA, values[len(_ON_DEVICE) :], strict=True))), norm
 
@@ -210,20 +208,12 @@ def _of_turns(figures: Figures, counts: BatchCounts, objective: ObjectiveConfig,
     if spec.method == "self_play":
         found |= {f"advantage_{name}": getattr(counts, f"advantage_{name}") for name in ("mean", "std", "zeros")}
     if spec.trains_tokens(objective):
-        high = sums["clip_high"]
-        of_turns = {
-            "kl": sums["divergence"],
-            "approx_kl": sums["approx_kl"],
-            "clip_fraction": sums["clip_fraction"],
-            "clip_fraction_low": sums["clip_fraction"] - high,
-            "clip_fraction_high": high,
-            "ratio_mean": sums["ratio"],
-        }
-        found |= {name: value / turns for name, value in of_turns.items()}
+        found |= {name: sums[name] / turns for name in OF_TURNS}
+        found["kl"] = found.pop("divergence")
+        found["clip_fraction_low"] = (sums["clip_fraction"] - sums["clip_fraction_high"]) / turns
         found["ratio_max"] = figures.maxima["ratio_max"]
         if sampled:
-            names = {"mismatch_mean": "mismatch", "mismatch_capped": "capped", "gap_mean": "gap", "gap_k3": "gap_k3"}
-            found |= {name: sums[total] / sampled for name, total in names.items()}
+            found |= {name: sums[name] / sampled for name in OF_SAMPLED}
             found["gap_max"] = figures.maxima["gap_max"]
     return found
 

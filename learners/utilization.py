@@ -10,6 +10,7 @@ model does not need: a forward pass that gradient checkpointing repeats, padding
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass
 
@@ -74,32 +75,27 @@ class Utilization:
 def matrix_rate(device: torch.device, shape: tuple[int, int, int] = (SIDE, SIDE, SIDE), budget_s: float = 0.2) -> float:
     """FLOP/s of products [m, k] @ [k, n] of `shape` (m, k, n), in bfloat16 or what a CPU is faster in: the best of what
     fits in about `budget_s`. On a GPU it takes 0.4 GB, which is given back."""
-    dtype = getattr(torch, fast_dtype(on_gpu=device.type == "cuda"))
-    if device.type != "cuda":
-        return _best_rate(device, dtype, shape, budget_s, products=1)
-    with torch.cuda.device(device):
-        found = _best_rate(device, dtype, shape, budget_s, products=5)
-        torch.cuda.empty_cache()
-    return found
-
-
-def _best_rate(
-    device: torch.device, dtype: torch.dtype, shape: tuple[int, int, int], budget_s: float, products: int
-) -> float:
-    """`products` are started one after the other and timed together, so that a GPU does not wait for the host."""
+    on_gpu = device.type == "cuda"
+    dtype = getattr(torch, fast_dtype(on_gpu=on_gpu))
+    # They are started one after the other and timed together, so that a GPU does not wait for the host.
+    products = 5 if on_gpu else 1
     rows, inner, columns = shape
-    left = torch.randn(rows, inner, device=device, dtype=dtype)
-    right = torch.randn(inner, columns, device=device, dtype=dtype)
     best, until = 0.0, None
-    while until is None or time.perf_counter() < until:
-        began = moment(device)
-        for _ in range(products):
-            left @ right
-        ended = moment(device)
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        if until is None:  # the first round loads the kernels, and does not count
-            until = time.perf_counter() + budget_s
-        else:
-            best = max(best, products * 2 * rows * inner * columns / seconds_between(began, ended))
+    with torch.cuda.device(device) if on_gpu else contextlib.nullcontext():
+        left = torch.randn(rows, inner, device=device, dtype=dtype)
+        right = torch.randn(inner, columns, device=device, dtype=dtype)
+        while until is None or time.perf_counter() < until:
+            began = moment(device)
+            for _ in range(products):
+                left @ right
+            ended = moment(device)
+            if on_gpu:
+                torch.cuda.synchronize()
+            if until is None:  # the first round loads the kernels, and does not count
+                until = time.perf_counter() + budget_s
+            else:
+                best = max(best, products * 2 * rows * inner * columns / seconds_between(began, ended))
+        del left, right
+        if on_gpu:
+            torch.cuda.empty_cache()
     return best

@@ -95,13 +95,13 @@ def _num_equal(turns: Sequence[Any], others: Sequence[Any]) -> int:
 
 def _negated(snapshot: Any) -> Any:
     """The same weights with the opposite sign, as the previous version: a different model of the same shape."""
-    from spag_ray.weights.snapshot import Bucket, LocalSnapshot, checksum
+    from spag_ray.weights.snapshot import Bucket, Snapshot, checksum
 
     parts = []
     for bucket in snapshot.parts:
         payload = (-torch.from_numpy(bucket.payload).view(torch.bfloat16)).view(torch.uint8).numpy()
         parts.append(Bucket(bucket.index, bucket.tensors, payload, checksum(payload)))
-    return LocalSnapshot(snapshot.version - 1, tuple(parts))
+    return Snapshot.of(snapshot.version - 1, tuple(parts))
 
 
 def _free_gib(told: Told) -> float:

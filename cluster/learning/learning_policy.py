@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -27,15 +27,6 @@ from spag_ray.errors import EngineError, LearnersLostError, WeightSyncError
 from spag_ray.game.rules import Role
 from spag_ray.results.lines import SyncLine, SyncReport
 from spag_ray.stages import Stage
-
-
-@dataclass
-class Published:
-    """The version that was exported last; `is_proved`: it is on the engines and was compared with the learner."""
-
-    exported: Export
-    report: SyncReport | None = None
-    is_proved: bool = False
 
 
 class LearningPolicy:
@@ -65,7 +56,7 @@ class LearningPolicy:
         self._recorder = recorder
         self._probe = probe
         self._reservation = reservation
-        self._published: Published | None = None
+        self._published: Export | None = None  # the version that was exported last
         # A folder with the learner's weights, and the version that they are or become; whether they are it already.
         self._kept: tuple[str, int] | None = None
         self._is_published = False
@@ -131,20 +122,20 @@ class LearningPolicy:
         self._published = None
         self._published = self._export(self.next_version, self._direct)
 
-    def _export(self, version: int, direct: DirectChannel | None = None) -> Published:
+    def _export(self, version: int, direct: DirectChannel | None = None) -> Export:
         assert self.learners is not None
         exported = export(self.learners, version, self._probe, direct)
         if self._config.placement == "colocated":
             exported.wait()
-        return Published(exported)
+        return exported
 
     def publish(self, engines: Sequence[Engine], gate: Gate) -> dict[Engine, str]:
         """Give the exported version to these engines; returns {engine: why} of those that were stopped."""
         assert self._published is not None
         with self._learners_to_blame():
-            report, lost = self._hand_out(self._published.exported, engines, gate)
+            report, lost = self._hand_out(self._published, engines, gate)
         self._published.report = report
-        self.version, self._is_published = self._published.exported.version, True
+        self.version, self._is_published = self._published.version, True
         return lost
 
     def verify_weights(self, engines: Sequence[Engine]) -> dict[Engine, str]:
@@ -155,7 +146,7 @@ class LearningPolicy:
         lost: dict[Engine, str] = {}
         if self._probe is not None:
             published.report, lost = verify_weights(
-                published.exported, engines, self._config.sync, self._probe, published.report
+                published, engines, self._config.sync, self._probe, published.report
             )
         published.is_proved = True
         self._recorder.record(SyncLine(self.name, published.report))
@@ -173,10 +164,10 @@ class LearningPolicy:
         published = self._published
         if published is None:
             return None if self.version else {}  # without a version, it plays the model that it has loaded
-        if published.exported.direct is not None or not published.is_proved:
+        if published.direct is not None or not published.is_proved:
             return None
         try:
-            return self._give(published.exported, [engine], others_play)
+            return self._give(published, [engine], others_play)
         except LearnersLostError:
             return None  # the run detects lost learners; the heartbeats detect a stopped engine
 
@@ -228,9 +219,10 @@ class LearningPolicy:
         if not report.broken_channels:
             return report, lost
         is_proved = self._published is not None and self._published.is_proved
-        self._published = replace(self._export(exported.version), is_proved=is_proved)
+        self._published = self._export(exported.version)
+        self._published.is_proved = is_proved
         left = [engine for engine in engines if engine not in lost]
-        again, lost_again = publish(self._published.exported, left, self._config.sync, gate)
+        again, lost_again = publish(self._published, left, self._config.sync, gate)
         seconds = report.seconds + again.seconds
         return replace(again, seconds=seconds, broken_channels=1), lost | lost_again
 

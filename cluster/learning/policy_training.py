@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from cluster.learning.learner_group import LearnerGroup
-from cluster.learning.training_stage import Saved, StageProgress, TrainingStage, saved_in
+from cluster.learning.training_stage import StageProgress, TrainingStage
 from cluster.tracking.recorder import Recorder
 from cluster.tracking.time_split import TimeSplit
 from spag_ray.config.run import RunConfig
@@ -27,15 +27,6 @@ AVERAGE = "average"  # in place of the saved model that became the reference
 ShowStep = Callable[[str, int, int, float | None], None]
 
 
-@dataclass
-class Held:
-    """What the learners hold, as far as this process knows: the stage that they began, and the stage with whose start
-    they compare. New learners hold nothing."""
-
-    spec: StageSpec | None = None
-    reference_of: Stage | None = None
-
-
 class PolicyTraining:
     """One policy's training in all stages. `stage_progress`: the stage that is under way, if it is not a stream's.
     `saved_progress`: the stage in which the checkpoint was saved that was loaded last, until it goes on. `split`: what
@@ -52,12 +43,13 @@ class PolicyTraining:
         self._recorder = recorder
         self.split = TimeSplit()
         self.stage_progress: StageProgress | None = None
-        self.saved_progress: Saved | None = None
+        self.saved_progress: StageProgress | None = None
         self.forget()
 
     def forget(self) -> None:
         """The learners are new: they hold nothing, and have seen nothing."""
-        self.held = Held()
+        self._begun: StageSpec | None = None
+        self._reference_of: Stage | None = None  # with whose start they compare
         self._num_rows_taken = 0  # SFT rows, in all stages
         self._num_skipped = 0  # steps in a row, in all stages: a version of a stream may have fewer than end a run
 
@@ -79,8 +71,8 @@ class PolicyTraining:
         if not num_steps:
             return  # this seat has nothing to train on: the other won every game
         learners.check([*(turn for game in games for turn in game.turns + game.listening), *sft])
-        stage_progress = self._begin(learners, training_stage, stage, games, num_steps, show)
-        batches = spread(stage_progress.games, training_stage.batch_games, num_steps)
+        games, stage_progress = self._begin(learners, training_stage, stage, games, num_steps, show)
+        batches = spread(games, training_stage.batch_games, num_steps)
         if not training_stage.spec.is_part:
             self.stage_progress = stage_progress
         for step in range(stage_progress.num_steps_done, num_steps):
@@ -111,27 +103,27 @@ class PolicyTraining:
         games: list[GameSample],
         num_steps: int,
         show: ShowStep,
-    ) -> StageProgress:
-        """The stage at its start, or as saved in the checkpoint that was loaded last."""
+    ) -> tuple[list[GameSample], StageProgress]:
+        """The stage's games, scored, at its start, or as saved in the checkpoint that was loaded last."""
         spec = training_stage.spec
         spec = replace(spec, num_steps=spec.num_steps or num_steps, name=spec.name or stage)
         saved, self.saved_progress = self.saved_progress, None
-        held, self.held.spec = self.held.spec, spec
+        begun, self._begun = self._begun, spec
         if saved is not None and saved.stage == stage:
             learners.continue_stage(spec)
-            resumed = saved.of(self._without_gap(games) if self._takes_engines_logprobs(spec) else games)
+            games = saved.scored(self._without_gap(games) if self._takes_engines_logprobs(spec) else games)
             if self._compares_with_start(spec):
                 with self.split.phase("score"):
-                    resumed.games = learners.score_reference(resumed.games, spec.temperature)
-            return resumed
+                    games = learners.score_reference(games, spec.temperature)
+            return games, saved
         show(f"{stage}: reference", 0, num_steps, None)
         with self.split.phase("score"):
             games = self._scored(learners, games, training_stage)
-        if held is None or not spec.is_part or held.name != spec.name:
+        if begun is None or not spec.is_part or begun.name != spec.name:
             learners.begin_stage(spec)
-        elif held != spec:  # resumed, perhaps with more rounds, or in a round with another rate
+        elif begun != spec:  # resumed, perhaps with more rounds, or in a round with another rate
             learners.continue_stage(spec)
-        return StageProgress(stage, games)
+        return games, StageProgress.of(stage, games)
 
     def _keep_reference(self, learners: LearnerGroup, training_stage: TrainingStage) -> None:
         """Make the learners keep the weights that the KL term compares with: those of the model that self-play started
@@ -147,12 +139,12 @@ class PolicyTraining:
             return
         if training_stage.part == 0:
             learners.keep_reference()
-        elif self.held.reference_of != training_stage.stage:
+        elif self._reference_of != training_stage.stage:
             model = str(self.saved(training_stage.after)) if training_stage.after else self._model
             is_exact = learners.load_reference(model)
             saved = str(training_stage.after or BASE)
             self._recorder.record(ReferenceLine(self._name, str(training_stage.stage), saved, is_exact))
-        self.held.reference_of = training_stage.stage
+        self._reference_of = training_stage.stage
 
     def _load_start(self, learners: LearnerGroup, stage: Stage) -> None:
         """Make a saved model the reference: the one that self-play started with, or with kl_reference_every: n that of
@@ -160,23 +152,23 @@ class PolicyTraining:
         every = self._config.objective.kl_reference_every
         num_rounds = 0 if every is None else max(0, stage.round - 1) // every * every
         saved = Stage.of_round(num_rounds) if num_rounds else IMITATED
-        if self.held.reference_of == saved:
+        if self._reference_of == saved:
             return
         is_own = num_rounds or self._config.imitation.enabled
         learners.load_reference(str(self.saved(saved) if is_own else self._model))
-        self.held.reference_of = saved
+        self._reference_of = saved
         if num_rounds:
             self._recorder.record(ReferenceLine(self._name, str(stage), str(saved), is_exact=True))
 
     def _average(self, learners: LearnerGroup, stage: Stage, share: float) -> None:
         """Move the reference once before each round, by the weights of the round before. The first time nothing was
         trained on yet in self-play: an average is in every checkpoint, and a run's objective does not change."""
-        if self.held.reference_of is None:
+        if self._reference_of is None:
             learners.keep_reference()
-        elif self.held.reference_of != stage:
+        elif self._reference_of != stage:
             learners.move_reference(share)
             self._recorder.record(ReferenceLine(self._name, str(stage), AVERAGE, is_exact=True))
-        self.held.reference_of = stage
+        self._reference_of = stage
 
     def _compares_with_start(self, spec: StageSpec) -> bool:
         is_of_start = self._config.objective.kl_reference == "start" and spec.kl_coeff > 0
@@ -193,7 +185,7 @@ class PolicyTraining:
         if self._takes_engines_logprobs(spec):
             sampled = [turn.sampler_logprobs for game in games for turn in game.turns]
             return self._without_gap(with_column(games, "old_logprobs", sampled))
-        is_part = training_stage.part and self.held.reference_of == training_stage.stage
+        is_part = training_stage.part and self._reference_of == training_stage.stage
         if is_part or self._compares_with_start(spec):
             games = learners.score_reference(games, spec.temperature)
         first, rest = games[: training_stage.batch_games], games[training_stage.batch_games :]
@@ -232,8 +224,8 @@ class PolicyTraining:
     def save(self, folder: Path) -> None:
         """Beside the learners' state."""
         (folder / "rows.json").write_text(json.dumps({"taken": self._num_rows_taken}), encoding="utf-8")
-        if self._config.objective.kl_reference_average is not None and self.held.reference_of is not None:
-            reference = {"moved_before": str(self.held.reference_of)}
+        if self._config.objective.kl_reference_average is not None and self._reference_of is not None:
+            reference = {"moved_before": str(self._reference_of)}
             (folder / "reference.json").write_text(json.dumps(reference), encoding="utf-8")
         if self.stage_progress is not None:
             self.stage_progress.save(folder)
@@ -245,8 +237,8 @@ class PolicyTraining:
             begun = replace(begun, name=part_of, is_part=True)
         moved = folder / "reference.json"
         moved_before = json.loads(moved.read_text(encoding="utf-8"))["moved_before"] if moved.exists() else None
-        self.held = Held(begun, moved_before and Stage.parse(moved_before))
-        self.saved_progress, self.stage_progress = saved_in(folder), None
+        self._begun, self._reference_of = begun, moved_before and Stage.parse(moved_before)
+        self.saved_progress, self.stage_progress = StageProgress.saved_in(folder), None
         self._num_skipped = 0
         rows = folder / "rows.json"
         self._num_rows_taken = json.loads(rows.read_text(encoding="utf-8"))["taken"] if rows.exists() else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeAlias
@@ -115,8 +115,7 @@ class StageSamples:
                 window=None if windows is None else windows[name],
                 repeated=repeated,
             )
-            games = self._listening(game, games, episodes, objective.listening_coeff, self.learning)
-            return self._unsaid(game, games, episodes, self.learning)
+            return self._with_added(game, games, episodes, objective.listening_coeff, self.learning)
 
         games = self._of_games(
             self._rendered(episodes), own, what, lambda: windows is not None or self._agree(stage, episodes)
@@ -137,11 +136,12 @@ class StageSamples:
     def num_dropped_groups(self, stage: Stage, episodes: Sequence[Episode]) -> int:
         """How many groups of words.games_per_word games are left out of these, because all of a group paid the same
         (objective.drop_agreeing)."""
-        config, found = self.config, 0
-        for each in config.each_game if config.objective.drop_agreeing else ():
-            own = [episode for episode in episodes if episode.game == each.game.full_name]
-            found += num_dropped(own, each.payoffs_of(stage), self.learning) // config.words.games_per_word
-        return found
+        if not self.config.objective.drop_agreeing:
+            return 0
+        per_word = self.config.words.games_per_word
+        return sum(
+            num_dropped(own, each.payoffs_of(stage), self.learning) // per_word for each, own in self._by_game(episodes)
+        )
 
     def _agree(self, stage: Stage, episodes: Sequence[Episode]) -> bool:
         """Whether games are left out because all of their scenario paid the same (objective.drop_agreeing)."""
@@ -149,21 +149,25 @@ class StageSamples:
             return False
         return any(
             game_samples(
-                [episode for episode in episodes if episode.game == each.game.full_name],
+                own,
                 each.objective_of(stage).model_copy(update={"drop_agreeing": False}),
                 each.payoffs_of(stage),
                 learning=self.learning,
             )
-            for each in self.config.each_game
+            for each, own in self._by_game(episodes)
         )
+
+    def _by_game(self, episodes: Sequence[Episode]) -> Iterator[tuple[RunConfig, list[Episode]]]:
+        """The configuration of each game, and the episodes of it."""
+        for each in self.config.each_game:
+            yield each, [episode for episode in episodes if episode.game == each.game.full_name]
 
     def _of_expert(self, played: Sequence[Episode]) -> list[GameSample]:
         def own(game: RunConfig, episodes: Sequence[Episode]) -> list[GameSample]:
             sides, guesses = game.imitation.learn_from, game.game.max_guesses
             games = imitation_samples(episodes, game.objective, sides, game.imitates_claims, guesses)
             coeff, claiming = game.imitation_listening_coeff, game.imitation_claiming
-            games = self._listening(game, games, episodes, coeff, claiming=claiming)
-            return self._unsaid(game, games, episodes)
+            return self._with_added(game, games, episodes, coeff, claiming=claiming)
 
         return self._of_games(self._rendered(played), own, "imitation")
 
@@ -176,10 +180,7 @@ class StageSamples:
     ) -> list[GameSample]:
         """The samples that `own` makes of each game's episodes with the configuration of this game, in the order of the
         episodes. Raises InputError if there are none, unless there may be none."""
-        found = {
-            each.game.full_name: own(each, [episode for episode in episodes if episode.game == each.game.full_name])
-            for each in self.config.each_game
-        }
+        found = {each.game.full_name: own(each, of_game) for each, of_game in self._by_game(episodes)}
         order = {episode.episode_id: place for place, episode in enumerate(episodes)}
         games = sorted(chain.from_iterable(found.values()), key=lambda game: order[game.episode_id])
         if not games and not may_be_empty():
@@ -198,7 +199,7 @@ class StageSamples:
         most = min(PUBLISHED_MAX_TOKENS, config.learner.microbatch_tokens)
         return rerendered(played, load_varied(config.varied_prompts), self.tokenizer, config.seed, most)
 
-    def _listening(
+    def _with_added(
         self,
         config: RunConfig,
         games: list[GameSample],
@@ -207,32 +208,23 @@ class StageSamples:
         learning: set[str] | None = None,
         claiming: float = 1.0,
     ) -> list[GameSample]:
-        """The games with the turns of all `episodes` at which the seat that guesses listens, if it does; `claiming`:
-        share of the claiming term's weight."""
-        if not coeff:
-            return games
-        objective, temperature = config.objective, config.sampling.temperature or 1.0
-        when = WhenToClaim(objective.claiming_words, temperature, claiming) if objective.claiming_coeff else None
-        claim, turns, guesser = self.renderer.claim_of, objective.listening_turns, guesser_of(self.renderer.game)
-        assert guesser is not None, "checked before the run (check_claims)"
-        heard = listened_turns(episodes, claim, turns, self._longest, learning, when, guesser=guesser)
-        return with_listening(games, heard)
-
-    def _unsaid(
-        self, config: RunConfig, games: list[GameSample], episodes: Sequence[Episode], learning: set[str] | None = None
-    ) -> list[GameSample]:
-        """The games with the words that their turns are trained not to say, if that is configured."""
-        if not config.objective.unsaid_coeff:
-            return games
-        renderer, longest = self.renderer, self._longest
-        of_attackers = unsaid_words(episodes, renderer.spoken, longest, learning, renderer.num_private)
-        of_defenders = heard_words(episodes, renderer.claim, longest, learning)
-        return with_unsaid_words(games, merged(of_attackers, of_defenders))
-
-    @property
-    def _longest(self) -> int:
-        """Tokens of the longest sample that is added to a game."""
-        return min(self.config.engine.max_model_len, self.config.learner.microbatch_tokens)
+        """The games with the turns of all `episodes` at which the seat that guesses listens, if it does (`coeff`;
+        `claiming`: share of the claiming term's weight), and with the words that their turns are trained not to say, if
+        that is configured."""
+        objective, renderer = config.objective, self.renderer
+        longest = min(self.config.engine.max_model_len, self.config.learner.microbatch_tokens)  # of what is added
+        if coeff:
+            temperature, guesser = config.sampling.temperature or 1.0, guesser_of(renderer.game)
+            when = WhenToClaim(objective.claiming_words, temperature, claiming) if objective.claiming_coeff else None
+            assert guesser is not None, "checked before the run (check_claims)"
+            turns = objective.listening_turns
+            heard = listened_turns(episodes, renderer.claim_of, turns, longest, learning, when, guesser=guesser)
+            games = with_listening(games, heard)
+        if objective.unsaid_coeff:
+            of_attackers = unsaid_words(episodes, renderer.spoken, longest, learning, renderer.num_private)
+            of_defenders = heard_words(episodes, renderer.claim, longest, learning)
+            games = with_unsaid_words(games, merged(of_attackers, of_defenders))
+        return games
 
 
 def nothing_to_learn(what: str, num_games: int) -> InputError:

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from spag_ray.errors import RunFolderError
 from spag_ray.stages import Stage
-from spag_ray.training_data.samples import GameSample, Sample, with_column
+from spag_ray.training_data.samples import GameSample, Logprobs, Sample, with_column
 from spag_ray.training_data.stage_spec import StageSpec
 
 _NONE = np.zeros(0, np.float32)
@@ -39,51 +38,48 @@ class TrainingStage:
 
 @dataclass
 class StageProgress:
-    """A stage under way: its games, with the log-probabilities of its start, and the number of steps done. The scores
-    of the start cannot be computed again later, so a checkpoint saves them. A stream is saved between its parts, never
-    inside one. So the old log-probabilities of saved turns are the reference too, unless it is the start of self-play
-    (objective.kl_reference), which is computed again."""
+    """A stage under way: the log-probabilities of its turns at its start ([L] each; None: not needed yet), and the
+    number of steps done. The scores of the start cannot be computed again later, so a checkpoint saves them. A stream
+    is saved between its parts, never inside one. So the old log-probabilities of saved turns are the reference too,
+    unless it is the start of self-play (objective.kl_reference), which is computed again."""
 
     stage: str
-    games: list[GameSample]
+    old_logprobs: Sequence[Logprobs | None]
     num_steps_done: int = 0
+
+    @classmethod
+    def of(cls, stage: str, games: Sequence[GameSample]) -> StageProgress:
+        """A stage at its start."""
+        return cls(stage, [turn.old_logprobs for game in games for turn in game.turns])
 
     def save(self, folder: Path) -> None:
         """stage.json, and the log-probabilities of all turns in one array, with the length of each (0: none yet)."""
-        turns = [turn for game in self.games for turn in game.turns]
-        logprobs = [_NONE if turn.old_logprobs is None else turn.old_logprobs for turn in turns]
+        logprobs = [_NONE if each is None else each for each in self.old_logprobs]
         values = np.concatenate([_NONE, *logprobs])
         np.savez(folder / "references.npz", values=values, lengths=np.array([len(each) for each in logprobs], np.int64))
         found = {"stage": self.stage, "num_steps_done": self.num_steps_done}
         (folder / "stage.json").write_text(json.dumps(found), encoding="utf-8")
 
+    @classmethod
+    def saved_in(cls, folder: Path) -> StageProgress | None:
+        """What `save` wrote there, if it did."""
+        path = folder / "stage.json"
+        if not path.exists():
+            return None
+        with np.load(folder / "references.npz", allow_pickle=False) as arrays:
+            lengths = arrays["lengths"]
+            parts = np.split(arrays["values"], np.cumsum(lengths)[:-1]) if len(lengths) else []
+        found = json.loads(path.read_text(encoding="utf-8"))
+        scores = [part.astype(np.float32) if len(part) else None for part in parts]
+        return cls(found["stage"], scores, found["num_steps_done"])
 
-@dataclass(frozen=True)
-class Saved:
-    """A StageProgress as `StageProgress.save` wrote it."""
-
-    stage: str
-    num_steps_done: int
-    logprobs: list[NDArray[np.float32]]
-
-    def of(self, games: Sequence[GameSample]) -> StageProgress:
-        """Raises RunFolderError when these are not the games it was saved with."""
-        if sum(len(game.turns) for game in games) != len(self.logprobs):
+    def scored(self, games: Sequence[GameSample]) -> list[GameSample]:
+        """The games with the log-probabilities of their start. Raises RunFolderError when these are not the games it
+        was saved with."""
+        if sum(len(game.turns) for game in games) != len(self.old_logprobs):
             raise RunFolderError(
-                f"{self.stage} was being trained on {len(self.logprobs)} turns, but its log now has others: the log "
-                "was changed or damaged; remove the newest folder of checkpoints/ to train the stage from its beginning"
+                f"{self.stage} was being trained on {len(self.old_logprobs)} turns, but its log now has others: the "
+                "log was changed or damaged; remove the newest folder of checkpoints/ to train the stage from its "
+                "beginning"
             )
-        scores = (each if len(each) else None for each in self.logprobs)
-        return StageProgress(self.stage, with_column(games, "old_logprobs", scores), self.num_steps_done)
-
-
-def saved_in(folder: Path) -> Saved | None:
-    """What `StageProgress.save` wrote there, if it did."""
-    path = folder / "stage.json"
-    if not path.exists():
-        return None
-    with np.load(folder / "references.npz", allow_pickle=False) as arrays:
-        lengths = arrays["lengths"]
-        parts = np.split(arrays["values"], np.cumsum(lengths)[:-1]) if len(lengths) else []
-    found = json.loads(path.read_text(encoding="utf-8"))
-    return Saved(found["stage"], found["num_steps_done"], [part.astype(np.float32) for part in parts])
+        return with_column(games, "old_logprobs", self.old_logprobs)

@@ -37,16 +37,19 @@ class Probe:
     target_ids: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Export:
     """A version in transfer: its buckets in the object store (or about to be), or the channel on which the learner will
-    send it itself, and the learner's scores of the probe under the same weights."""
+    send it itself, and the learner's scores of the probe under the same weights. `report`: once it was published;
+    `is_proved`: it is on the engines and was compared with the learner."""
 
     learners: LearnerGroup
     version: int
     bucket_refs: list[Ref[Bucket]]
     probe_ref: Ref[list[float]] | None
     direct: DirectChannel | None = None
+    report: SyncReport | None = None
+    is_proved: bool = False
 
     def wait(self) -> None:
         """Wait until the learner has done its part. Raises LearnersLostError when that takes too long."""

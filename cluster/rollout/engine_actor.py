@@ -20,11 +20,10 @@ from cluster.rollout.engine_faults import EngineLog, start_fault
 from cluster.rollout.request_queue import RequestQueue
 from cluster.rollout.weights_in_turn import WeightsInTurn
 from cluster.runtime.ray_session import collect_seldom, redirect_output, set_environment
-from spag_ray.channels.object_store import FetchedSnapshot
 from spag_ray.config.engine import EngineConfig
 from spag_ray.errors import EngineError
 from spag_ray.results.lines import EngineFigures
-from spag_ray.weights.snapshot import Bucket
+from spag_ray.weights.snapshot import Bucket, Snapshot
 
 STARTING, IMPORTING = "starting its process", "importing"  # phases of a start; the engine itself names the next ones
 
@@ -129,7 +128,7 @@ class EngineActor:
         async with self._load_lock:
             await self._turns.settled()
             if self._loaded is None or self._loaded[0] != version:
-                snapshot = FetchedSnapshot(version, num_tensors, refs, adapter)
+                snapshot = Snapshot(version, num_tensors, refs, adapter)
                 with self._loading():
                     await self._engine.load(snapshot, in_flight)
                 self._loaded = self._engine.version, snapshot.num_bytes

@@ -86,7 +86,7 @@ class RoleAverages:
         values = {
             name: {str(role): value for role, value in each.values.items()} for name, each in self.baselines.items()
         }
-        wins = {name: window.as_text() for name, window in self.windows.items()}
+        wins = {name: window.winners for name, window in self.windows.items()}
         return replace(state, baselines=values or None, role_wins=wins if any(wins.values()) else {})
 
 

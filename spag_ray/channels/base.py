@@ -1,7 +1,7 @@
 """A channel for weights: its two halves, and the names of all channels.
 
     learner rank                                        worker of an engine
-    sender = find(name).sender(weights, client, link)   receiver = find(name).receiver(...)
+    sender = find(name).sender(weights, client, link)   receiver = find(name).receiver(*worker)
     sender.open()     -- client: init ----------->      receiver.open(told)
     sender.send()     -- client: start ---------->      (the reload of the model begins)
                       -- client: update, N times ->     receiver.receive(update)
@@ -12,7 +12,8 @@
 `open` and `send` are called by every rank of a learner group; rank 0 drives the engines through `client`, which has the
 four methods of vLLM's VLLMWeightSyncClient. The receiver is inside EngineSide (engine_side.py), which every engine has:
 whatever the channel, an engine also loads buckets (buckets.py). So saved weights, late engines, and a version whose
-channel broke need no receiver.
+channel broke need no receiver. A channel is a module with these two functions; `worker`: the arguments of vLLM's
+WeightTransferEngine (configurations, device, model). Without `receiver`, updates are buckets.
 
 The configuration reads CHANNELS, so this module imports neither torch nor vllm.
 """
@@ -25,9 +26,10 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from spag_ray.errors import LearnerError, SpagError, WeightSyncError, meant
+from spag_ray.errors import SpagError, WeightSyncError, meant
 
 if TYPE_CHECKING:
     import torch
@@ -36,28 +38,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """What a configuration and an engine need to know of a channel before its class is loaded.
+    """What a configuration and an engine need to know of a channel before its module is loaded.
 
-    `place` is module:class; `way` how weights travel, in words. `is_direct`: learner ranks send to the engines
-    themselves; else engines fetch buckets, and the learner does not wait. `gpus`: the placement in which it works,
+    `place` is the module, with which learner ranks send to the engines themselves. None: Ray keeps the buckets of a
+    version (Exporter.bucket), and engines fetch them, on any machines, while the learner goes on. An engine that starts
+    later loads the same buckets, and adapters travel so too; Ray's part is in cluster/learning/weight_sync.py. `way`:
+    how weights travel, in words. `gpus`: the placement in which it works,
     with a GPU under each engine and learner rank; None if it needs none. `environment`: of the engine's process.
     """
 
-    place: str
+    place: str | None
     way: str
-    is_direct: bool = True
     gpus: Literal["separate", "colocated"] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_direct(self) -> bool:
+        return self.place is not None
 
 
 # CUDA's handles travel from the engine to its own worker processes as pickled tuples.
 _PICKLES = {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
 
 CHANNELS: dict[str, Entry] = {
-    "object_store": Entry("spag_ray.channels.object_store:ObjectStore", "by Ray's object store", is_direct=False),
-    "shared_memory": Entry("spag_ray.channels.shared_memory:SharedMemory", "on one machine"),
-    "nccl": Entry("spag_ray.channels.nccl:Nccl", "from GPU to GPU", gpus="separate"),
-    "ipc": Entry("spag_ray.channels.ipc:Ipc", "in one GPU's memory", gpus="colocated", environment=_PICKLES),
+    "object_store": Entry(None, "by Ray's object store"),
+    "shared_memory": Entry("spag_ray.channels.shared_memory", "on one machine"),
+    "nccl": Entry("spag_ray.channels.nccl", "from GPU to GPU", gpus="separate"),
+    "ipc": Entry("spag_ray.channels.ipc", "in one GPU's memory", gpus="colocated", environment=_PICKLES),
 }
 
 
@@ -72,11 +79,11 @@ def known_or_auto(name: str) -> str:
     return name
 
 
-def find(name: str) -> type[Channel]:
-    """The class of a channel."""
-    module, _, cls = CHANNELS[name].place.partition(":")
-    found: type[Channel] = getattr(importlib.import_module(module), cls)
-    return found
+def find(name: str) -> ModuleType:
+    """The module of a channel whose learner ranks send."""
+    place = CHANNELS[name].place
+    assert place is not None, "engines fetch"
+    return importlib.import_module(place)
 
 
 @dataclass(frozen=True)
@@ -194,18 +201,3 @@ class Receiver(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Give back what `open` took."""
-
-
-class Channel:
-    """One way for weights. Without methods of its own: engines fetch what the learner exports (Exporter.bucket)."""
-
-    @classmethod
-    def sender(cls, weights: Weights, client: Any, link: Link) -> Sender:
-        """Raises LearnerError if this rank cannot send so."""
-        raise LearnerError(f"{cls.__name__}: learner ranks do not send on this channel; engines fetch")
-
-    @classmethod
-    def receiver(cls, *worker: Any) -> Receiver | None:
-        """`worker`: the arguments of vLLM's WeightTransferEngine (configurations, device, model). None where updates
-        are buckets, which every engine takes."""
-        return None

@@ -10,6 +10,7 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -39,9 +40,7 @@ def in_shared_memory(bucket: Bucket) -> Iterator[dict[str, Any]]:
                 "path": f"/proc/{os.getpid()}/fd/{file.fileno()}",
                 "index": bucket.index,
                 "checksum": bucket.checksum,
-                "tensors": [
-                    (spec.name, spec.dtype, spec.shape, spec.offset, spec.num_bytes) for spec in bucket.tensors
-                ],
+                "tensors": [astuple(spec) for spec in bucket.tensors],
             }
         }
 

@@ -52,9 +52,10 @@ class EngineSide(WeightTransferEngine[Opening, WeightTransferUpdateInfo]):
 
     def init_transfer_engine(self, init_info: Opening) -> None:
         self.shutdown()
-        if (receiver := find(init_info.channel).receiver(*self._worker)) is not None:
-            receiver.open(init_info.told)
-        self._receiver = receiver
+        if (receiver := getattr(find(init_info.channel), "receiver", None)) is not None:
+            made = receiver(*self._worker)
+            made.open(init_info.told)
+            self._receiver = made
 
     def start_weight_update(self) -> None:
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload

@@ -6,21 +6,17 @@ from typing import Any
 
 from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo, IPCWeightTransferEngine
 
-from spag_ray.channels.base import Channel, Link, Receiver, Sender, Weights
+from spag_ray.channels.base import Link, Receiver, Sender, Weights
 from spag_ray.channels.vllm_twins import TwinReceiver, TwinSender, packed_bytes
 
 
-class Ipc(Channel):
-    """See the module's docstring."""
+def sender(weights: Weights, client: Any, link: Link) -> Sender:
+    told = IPCTrainerInitInfo(packed=True, packed_buffer_size_bytes=packed_bytes(weights, link), rank=link.rank)
+    return TwinSender(told, weights, client)
 
-    @classmethod
-    def sender(cls, weights: Weights, client: Any, link: Link) -> Sender:
-        told = IPCTrainerInitInfo(packed=True, packed_buffer_size_bytes=packed_bytes(weights, link), rank=link.rank)
-        return TwinSender(told, weights, client)
 
-    @classmethod
-    def receiver(cls, *worker: Any) -> Receiver:
-        return _Receiver(IPCWeightTransferEngine(*worker))
+def receiver(*worker: Any) -> Receiver:
+    return _Receiver(IPCWeightTransferEngine(*worker))
 
 
 class _Receiver(TwinReceiver):

@@ -11,26 +11,22 @@ from typing import Any
 
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo, NCCLWeightTransferEngine
 
-from spag_ray.channels.base import Channel, Link, Receiver, Sender, Weights
+from spag_ray.channels.base import Link, Receiver, Sender, Weights
 from spag_ray.channels.vllm_twins import TwinReceiver, TwinSender, packed_bytes
 
 _GRACE_S = 10.0  # for the client, which has the same bound, to stop the engines that did not answer
 
 
-class Nccl(Channel):
-    """See the module's docstring."""
+def sender(weights: Weights, client: Any, link: Link) -> Sender:
+    host, port = link.address.rsplit(":", 1)
+    told = NCCLTrainerInitInfo(
+        host, int(port), link.world_size, packed_buffer_size_bytes=packed_bytes(weights, link), rank=link.rank
+    )
+    return _Sender(told, weights, client, link.timeout_s + _GRACE_S)
 
-    @classmethod
-    def sender(cls, weights: Weights, client: Any, link: Link) -> Sender:
-        host, port = link.address.rsplit(":", 1)
-        told = NCCLTrainerInitInfo(
-            host, int(port), link.world_size, packed_buffer_size_bytes=packed_bytes(weights, link), rank=link.rank
-        )
-        return _Sender(told, weights, client, link.timeout_s + _GRACE_S)
 
-    @classmethod
-    def receiver(cls, *worker: Any) -> Receiver:
-        return TwinReceiver(NCCLWeightTransferEngine(*worker))
+def receiver(*worker: Any) -> Receiver:
+    return TwinReceiver(NCCLWeightTransferEngine(*worker))
 
 
 class _Sender(TwinSender):

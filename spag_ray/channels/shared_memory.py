@@ -1,22 +1,18 @@
 """The channel `shared_memory`: rank 0 writes bucket after bucket to shared memory, and each engine on the same machine
-reads it, checks it and loads it, before the next is written."""
+reads it, checks it and loads it, before the next is written. The engine's half is what every engine has."""
 
 from __future__ import annotations
 
 import itertools
 from typing import Any
 
-from spag_ray.channels.base import Channel, Link, Sender, Weights
+from spag_ray.channels.base import Link, Sender, Weights
 from spag_ray.channels.buckets import StagingBuffer, in_shared_memory
 from spag_ray.weights.snapshot import plan_buckets
 
 
-class SharedMemory(Channel):
-    """See the module's docstring. The engine's half is what every engine has."""
-
-    @classmethod
-    def sender(cls, weights: Weights, client: Any, link: Link) -> Sender:
-        return _Sender(weights, client, link)
+def sender(weights: Weights, client: Any, link: Link) -> Sender:
+    return _Sender(weights, client, link)
 
 
 class _Sender(Sender):

@@ -45,6 +45,10 @@ class Trajectory:
     payoff: float
     num_tokens: tuple[int, ...]
 
+    @property
+    def group(self) -> tuple[str, int]:
+        return self.scenario, self.seat
+
 
 Advantages: TypeAlias = Sequence[Sequence[float]]  # [trajectories][turns]
 Estimator: TypeAlias = Callable[[Sequence[Trajectory]], Advantages]
@@ -67,17 +71,17 @@ def rae(baselines: RoleBaselines, is_new: Sequence[bool]) -> Estimator:
 
 
 def rloo(trajectories: Sequence[Trajectory]) -> Advantages:
-    groups = _by(trajectories, lambda each: (each.scenario, each.seat))
+    groups = _paid(trajectories, lambda each: each.group)
     advantages = []
     for each in trajectories:
-        paid = groups[each.scenario, each.seat]
+        paid = groups[each.group]
         others = (sum(paid) - each.payoff) / (len(paid) - 1) if len(paid) > 1 else 0.0
         advantages.append(each.payoff - others)
     return _whole(trajectories, advantages)
 
 
 def grpo(trajectories: Sequence[Trajectory]) -> Advantages:
-    return _normalised(trajectories, lambda each: (each.scenario, each.seat), lambda each: 1)
+    return _normalised(trajectories, lambda each: each.group)
 
 
 def reinforce_plus_plus(trajectories: Sequence[Trajectory]) -> Advantages:
@@ -92,25 +96,25 @@ def reinforce_plus_plus(trajectories: Sequence[Trajectory]) -> Advantages:
 
 
 def marshal(trajectories: Sequence[Trajectory]) -> Advantages:
-    return _normalised(trajectories, lambda each: each.seat, lambda each: len(each.num_tokens))
+    return _normalised(trajectories, lambda each: each.seat, by_turn=True)
 
 
 def _normalised(
-    trajectories: Sequence[Trajectory], key: Callable[[Trajectory], Hashable], count: Callable[[Trajectory], int]
+    trajectories: Sequence[Trajectory], key: Callable[[Trajectory], Hashable], by_turn: bool = False
 ) -> Advantages:
-    """Payoffs above the mean of those with the same key, in standard deviations; each counts so often in both."""
-    groups: dict[Hashable, list[float]] = defaultdict(list)
-    for each in trajectories:
-        groups[key(each)] += [each.payoff] * count(each)
-    scales = {group: _scale(paid) for group, paid in groups.items()}
+    """Payoffs above the mean of those with the same key, in standard deviations; each counts once in both, or once for
+    each turn."""
+    scales = {group: _scale(paid) for group, paid in _paid(trajectories, key, by_turn).items()}
     found = ((each.payoff, *scales[key(each)]) for each in trajectories)
     return _whole(trajectories, [(payoff - mean) / deviation for payoff, mean, deviation in found])
 
 
-def _by(trajectories: Sequence[Trajectory], key: Callable[[Trajectory], Hashable]) -> dict[Hashable, list[float]]:
+def _paid(
+    trajectories: Sequence[Trajectory], key: Callable[[Trajectory], Hashable], by_turn: bool = False
+) -> dict[Hashable, list[float]]:
     groups: dict[Hashable, list[float]] = defaultdict(list)
     for each in trajectories:
-        groups[key(each)].append(each.payoff)
+        groups[key(each)] += [each.payoff] * (len(each.num_tokens) if by_turn else 1)
     return groups
 
 
@@ -139,9 +143,9 @@ def estimator_of(objective: ObjectiveConfig, baselines: RoleBaselines | None, is
 
 def agreeing(trajectories: Sequence[Trajectory]) -> list[bool]:
     """[trajectories] Whether all of a group of two or more were paid the same, so that there is nothing to compare."""
-    groups = _by(trajectories, lambda each: (each.scenario, each.seat))
+    groups = _paid(trajectories, lambda each: each.group)
     alike = {key: len(paid) > 1 and len(set(paid)) == 1 for key, paid in groups.items()}
-    return [alike[each.scenario, each.seat] for each in trajectories]
+    return [alike[each.group] for each in trajectories]
 
 
 def applied(estimator: Estimator, name: str, trajectories: Sequence[Trajectory]) -> list[list[float]]:

@@ -128,11 +128,12 @@ def _of_shares(
         place for place in compared if any(_is_of(episodes[place].turns[index], learning) for index in found[place])
     ]
     winners = [episodes[place].verdict.outcome.winner for place in counted]
-    weights = dict.fromkeys(Role, 1.0)
+    weights, cap = UNDIVIDED, objective.role_weight_cap
     if objective.role_weights == "balanced":
-        wins, cap = (winners.count(Role.ATTACKER), winners.count(Role.DEFENDER)), objective.role_weight_cap
-        is_new = [episodes[place].number not in repeated for place in counted]
-        weights = role_weights(*wins, cap=cap) if window is None else window.weights(winners, cap, is_new)
+        if window is None:
+            weights = role_weights(winners.count(Role.ATTACKER), winners.count(Role.DEFENDER), cap)
+        else:
+            weights = window.weights(winners, cap, [episodes[place].number not in repeated for place in counted])
     role_of = dict(zip(counted, winners, strict=True))
     if baselines is not None:
         baselines.update([own for place, own in compared.items() if episodes[place].number not in repeated])
@@ -161,17 +162,15 @@ def _played(episodes: Sequence[Episode], payoffs: Payoffs, learning: Container[s
     """Of every seat that was paid and has turns to train on."""
     found = []
     for place, episode in enumerate(episodes):
-        results = paid(payoffs, episode.verdict)
-        for role in Role:
-            turns = [
-                index
+        for role, payoff in paid(payoffs, episode.verdict).items():
+            tokens = {
+                index: len(turn.token_ids) - num_forced(turn.forced)
                 for index in episode.turns_of(role)
-                if episode.turns[index].token_ids and _is_of(episode.turns[index], learning)
-            ]
-            if (payoff := results[role]) is not None and turns:
-                played = [episode.turns[index] for index in turns]
-                tokens = tuple(len(turn.token_ids) - num_forced(turn.forced) for turn in played)
-                found.append(_Played(place, role, turns, Trajectory(episode.scenario, seat_of(role), payoff, tokens)))
+                if (turn := episode.turns[index]).token_ids and _is_of(turn, learning)
+            }
+            if payoff is not None and tokens:
+                paid_to = Trajectory(episode.scenario, seat_of(role), payoff, tuple(tokens.values()))
+                found.append(_Played(place, role, list(tokens), paid_to))
     return found
 
 
@@ -249,19 +248,14 @@ def advantages(
     baseline; `divisors`: what a result above it is divided by. With a named estimator it is what the game paid the
     turn's seat."""
     learned = _of_end(episode, objective, payoffs, expected, divisors)
-    if any(payoffs.early_guess):
-        _add_early_guesses(learned, episode, payoffs)
-    return learned
-
-
-def _add_early_guesses(learned: dict[int, float], episode: Episode, payoffs: Payoffs) -> None:
-    """Add what each wrong guess paid that did not end the game: to the guess, and to the turn before it, of the seats
-    that are trained in this game. That turn may have no share of the end's payoff."""
     trained = {episode.turns[index].role for index in learned}
-    for guess in early_guesses_of(episode):
+    # What each wrong guess paid that did not end the game: to the guess, and to the turn before it, of the seats that
+    # are trained in this game. That turn may have no share of the end's payoff.
+    for guess in early_guesses_of(episode) if any(payoffs.early_guess) else ():
         for index, value in zip((guess - 1, guess), payoffs.early_guess, strict=True):
             if value and episode.turns[index].role in trained:
                 learned[index] = learned.get(index, 0.0) + value
+    return learned
 
 
 def early_guesses_of(episode: Episode) -> list[int]:
@@ -278,17 +272,15 @@ def _of_end(
     divisors: Mapping[Role, float],
 ) -> dict[int, float]:
     """`advantages` from how the game ended."""
-    verdict = episode.verdict
+    verdict, breaker, results = episode.verdict, episode.verdict.outcome.breaker, paid(payoffs, episode.verdict)
     if objective.advantage != "spag":  # the other games of the batch decide
-        found = paid(payoffs, verdict)
-        return {index: value for role in Role if (value := found[role]) is not None for index in episode.turns_of(role)}
+        of_seats = [(value, episode.turns_of(role)) for role, value in results.items() if value is not None]
+        return {index: value for value, turns in of_seats for index in turns}
     if _counts(verdict, objective, payoffs):
-        return _shared_out(episode, objective, paid(payoffs, verdict), expected, divisors)
-    breaker = verdict.outcome.breaker
-    if breaker is None:
-        return {}
-    results = paid(payoffs, verdict)
+        return _shared_out(episode, objective, results, expected, divisors)
     learned: dict[int, float] = {}
+    if breaker is None:
+        return learned
     if (penalty := results[breaker]) is not None:
         assert verdict.turn is not None
         learned[verdict.turn] = penalty
@@ -298,15 +290,10 @@ def _of_end(
 
 
 def _counts(verdict: Verdict, objective: ObjectiveConfig, payoffs: Payoffs) -> bool:
-    """Whether the result of such a game is trained on: won or tied by play, and paid to a trained seat."""
-    return verdict.outcome.breaker is None and _trains_any(verdict.outcome, paid(payoffs, verdict), objective)
-
-
-def _trains_any(outcome: Outcome, results: Results, objective: ObjectiveConfig) -> bool:
-    """Whether one of the seats that were paid is trained."""
-    if objective.learn_from == "winners":
-        return outcome.winner is not None and results[outcome.winner] is not None
-    return any(value is not None for value in results.values())
+    """Whether the result of such a game is trained on: won or tied by play, and paid to a seat that is trained."""
+    outcome, results = verdict.outcome, paid(payoffs, verdict)
+    seats: Sequence[Role | None] = [outcome.winner] if objective.learn_from == "winners" else list(Role)
+    return outcome.breaker is None and any(seat and results[seat] is not None for seat in seats)
 
 
 def _shared_out(

@@ -38,12 +38,12 @@ def role_weights(num_attacker_wins: int, num_defender_wins: int, cap: float | No
 
 
 class RoleWindow:
-    """Winners of the last `size` decided games of a stream, because one batch may hold few wins of one role."""
+    """Winners of the last `size` decided games of a stream, because one batch may hold few wins of one role. `winners`:
+    one letter each, oldest first: "a" for attacker, "d" for defender."""
 
     def __init__(self, size: int, winners: str = "") -> None:
-        """`winners`: a result of `as_text`."""
         self._size = size
-        self._winners = winners
+        self.winners = winners
 
     def weights(
         self, winners: Sequence[Role | None], cap: float | None = None, is_new: Sequence[bool] | None = None
@@ -54,14 +54,10 @@ class RoleWindow:
         letters = [str(winner)[0] if winner is not None else "" for winner in winners]
         batch = "".join(letters)
         added = batch if is_new is None else "".join(itertools.compress(letters, is_new))
-        self._winners = (self._winners + added)[-max(self._size, len(batch), 1) :]
+        self.winners = (self.winners + added)[-max(self._size, len(batch), 1) :]
         # A repeated win may be older than the window. Its role would weigh nothing if no newer game was won by it.
-        known = self._winners + "".join(letter for letter in batch if letter not in self._winners)
+        known = self.winners + "".join(letter for letter in batch if letter not in self.winners)
         return role_weights(known.count("a"), known.count("d"), cap)
-
-    def as_text(self) -> str:
-        """One letter per winner, oldest first: "a" for attacker, "d" for defender."""
-        return self._winners
 
 
 Results = Mapping[Role, float | None]  # a game's payoff of each role; None: not trained on

@@ -9,7 +9,6 @@ torch here, because that process trains nothing.
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -94,10 +93,8 @@ class BatchCounts:
     def of(cls, batch: Batch) -> BatchCounts:
         games = batch.games
         turns = [turn for game in games for turn in game.turns]
-        lengths, advantages = (
-            np.array([each.num_trained for each in turns]),
-            np.array([each.advantage for each in turns]),
-        )
+        lengths = np.array([each.num_trained for each in turns])
+        advantages = np.array([each.advantage for each in turns])
         weights = {role: [game.weight for game in games if game.role is role and game.turns] for role in Role}
         return cls(
             num_turns=len(turns),
@@ -117,11 +114,11 @@ class BatchCounts:
 
 def shares_of(sizes: Sequence[int], num_ranks: int) -> list[list[int]]:
     """The indices of each rank, in order. Items are given out largest first, each to the rank with the least so far."""
-    loads = [(0, rank) for rank in range(num_ranks)]  # a heap; of equal loads, the lowest rank comes first
+    loads = [0] * num_ranks
     shares: list[list[int]] = [[] for _ in range(num_ranks)]
-    for index in sorted(range(len(sizes)), key=lambda index: (-sizes[index], index)):
-        load, rank = loads[0]
-        heapq.heapreplace(loads, (load + sizes[index], rank))
+    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
+        rank = loads.index(min(loads))
+        loads[rank] += sizes[index]
         shares[rank].append(index)
     return [sorted(share) for share in shares]
 

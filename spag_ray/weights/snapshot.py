@@ -7,9 +7,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,36 +46,27 @@ class Bucket:
             )
 
 
-class Snapshot(Protocol):
-    """A version of the weights, delivered bucket by bucket. With `adapter` (peft's adapter_config.json) it has the
-    weights of a low-rank adapter for the model that the policy was started with."""
-
-    @property
-    def version(self) -> int: ...
-
-    @property
-    def num_tensors(self) -> int: ...
-
-    @property
-    def adapter(self) -> Mapping[str, Any] | None: ...
-
-    def buckets(self) -> AsyncIterator[Bucket]: ...
-
-
-@dataclass(frozen=True)
-class LocalSnapshot:
-    """A snapshot whose buckets are all in this process."""
+@dataclass
+class Snapshot:
+    """A version of the weights, delivered bucket by bucket: `parts` are in this process, or awaited one at a time. With
+    `adapter` (peft's adapter_config.json) it has the weights of a low-rank adapter for the model that the policy was
+    started with. `num_bytes`: of the buckets that have come."""
 
     version: int
-    parts: tuple[Bucket, ...]
+    num_tensors: int
+    parts: Sequence[Bucket | Awaitable[Bucket]]
     adapter: Mapping[str, Any] | None = None
+    num_bytes: int = 0
 
-    @property
-    def num_tensors(self) -> int:
-        return sum(len(bucket.tensors) for bucket in self.parts)
+    @classmethod
+    def of(cls, version: int, parts: Sequence[Bucket], adapter: Mapping[str, Any] | None = None) -> Snapshot:
+        """Of buckets that are all in this process."""
+        return cls(version, sum(len(bucket.tensors) for bucket in parts), parts, adapter)
 
     async def buckets(self) -> AsyncIterator[Bucket]:
-        for bucket in self.parts:
+        for part in self.parts:
+            bucket = part if isinstance(part, Bucket) else await part
+            self.num_bytes += bucket.payload.nbytes
             yield bucket
 
 

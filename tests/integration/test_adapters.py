@@ -26,7 +26,7 @@ from spag_ray.config.engine import EngineConfig
 from spag_ray.config.parts import LoraConfig
 from spag_ray.episodes.log import read_log
 from spag_ray.errors import EngineError, WeightSyncError
-from spag_ray.weights.snapshot import LocalSnapshot
+from spag_ray.weights.snapshot import Snapshot
 from tests.support.faults import FaultyRun, hit, kill_engine
 from tests.support.policies import PROMPT
 from tests.support.runs import quiet, records_of, stream_run
@@ -42,16 +42,16 @@ def adapted_model(model: Path, version: int) -> Any:
     return lora
 
 
-def adapted(model: Path, version: int) -> tuple[LocalSnapshot, LocalSnapshot]:
+def adapted(model: Path, version: int) -> tuple[Snapshot, Snapshot]:
     """A random adapter of `version`, alone, and merged into the model's weights."""
     lora = adapted_model(model, version)
     world: Any = SimpleNamespace(is_partitioned=False, world=SimpleNamespace(rank=0), gathered=lambda _: nullcontext())
 
-    def snapshot(weights: Any, adapter: Any = None) -> LocalSnapshot:
+    def snapshot(weights: Any, adapter: Any = None) -> Snapshot:
         exporter = Exporter(world, weights, torch.float32, 10**9)
         bucket = exporter.bucket(0)
         assert bucket is not None
-        return LocalSnapshot(version, (bucket,), adapter)
+        return Snapshot.of(version, (bucket,), adapter)
 
     return snapshot(adapter_weights(lora), adapter_config(lora)), snapshot(merged_weights(lora))
 

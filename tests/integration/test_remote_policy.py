@@ -22,7 +22,7 @@ from cluster.rollout.remote_policy import RemotePolicy
 from cluster.types import Engine
 from spag_ray.config.engine import EngineConfig, SyncConfig
 from spag_ray.errors import EngineError, LearnersLostError, WeightSyncError
-from spag_ray.weights.snapshot import LocalSnapshot
+from spag_ray.weights.snapshot import Snapshot
 from tests.support.policies import PROMPT, ask, snapshot_of
 from tests.support.runs import wait_until_dead
 
@@ -35,7 +35,7 @@ class OneSnapshot:
 
     timeout_s = 60.0
 
-    def __init__(self, snapshot: LocalSnapshot, logprobs: Sequence[float]) -> None:
+    def __init__(self, snapshot: Snapshot, logprobs: Sequence[float]) -> None:
         self.num_tensors, self.adapter = snapshot.num_tensors, None
         self._parts = snapshot.parts
         self._logprobs = list(logprobs)
@@ -59,11 +59,12 @@ def test_published_weights_reach_every_engine_and_a_damaged_snapshot_ends_it(
 ) -> None:
     engines = [started(tiny_model, name, tmp_path) for name in ("one", "two")]
     good = snapshot_of(other_tiny_model, version=1)
+    parts: Any = good.parts
     probe = Probe(PROMPT, (5, 6, 7))
     (scored,) = loop.run(TransformersPolicy(str(other_tiny_model), max_model_len=512).score([(PROMPT, (5, 6, 7))]))
     logprobs = scored.logprobs
 
-    def publish_to_both(snapshot: LocalSnapshot, version: int, says: Sequence[float]) -> SyncReport:
+    def publish_to_both(snapshot: Snapshot, version: int, says: Sequence[float]) -> SyncReport:
         learners: Any = OneSnapshot(snapshot, says)
         config, exported = SyncConfig(max_probe_gap=0.1), export(learners, version, probe)
         report, _ = publish(exported, engines, config)
@@ -71,7 +72,7 @@ def test_published_weights_reach_every_engine_and_a_damaged_snapshot_ends_it(
 
     report = publish_to_both(good, 1, logprobs)
     assert (report.version, report.num_engines) == (1, 2)
-    assert report.num_bytes == sum(part.payload.nbytes for part in good.parts)
+    assert report.num_bytes == sum(part.payload.nbytes for part in parts)
     assert 0 <= report.probe_gap_mean <= report.probe_gap_max < 1e-4
     (expected,) = loop.run(TransformersPolicy(str(other_tiny_model), max_model_len=512).generate([ask("x")]))
     for engine in engines:
@@ -79,7 +80,7 @@ def test_published_weights_reach_every_engine_and_a_damaged_snapshot_ends_it(
         assert answer.token_ids == expected.token_ids
         assert answer.first_version == 1
 
-    damaged = replace(good, parts=(replace(good.parts[0], checksum="0" * 16), *good.parts[1:]))
+    damaged = replace(good, parts=(replace(parts[0], checksum="0" * 16), *parts[1:]))
     with pytest.raises(WeightSyncError, match=r"one: .*bucket 0.*two: .*these engines were stopped"):
         publish_to_both(damaged, 3, logprobs)
     for engine in engines:

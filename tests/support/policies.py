@@ -6,13 +6,13 @@ from pathlib import Path
 
 from actors.policy import Request, Sampling
 from actors.tensors import saved_snapshot
-from spag_ray.weights.snapshot import LocalSnapshot
+from spag_ray.weights.snapshot import Snapshot
 
 PROMPT = (1, 40, 5, 6, 7, 2, 1, 39)
 GREEDY = Sampling(temperature=0.0, max_new_tokens=12, stop_token_ids=(2,))
 
 
-def snapshot_of(folder: Path, version: int, max_bytes: int = 20_000) -> LocalSnapshot:
+def snapshot_of(folder: Path, version: int, max_bytes: int = 20_000) -> Snapshot:
     """The weights of a model folder as buckets, cut as a learner cuts them."""
     return saved_snapshot(folder, version, max_bytes)
 

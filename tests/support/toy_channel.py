@@ -8,18 +8,16 @@ from typing import Any
 
 from safetensors.torch import load_file, save_file
 
-from spag_ray.channels.base import Channel, Link, Receiver, Sender, Weights
+from spag_ray.channels.base import Link, Receiver, Sender, Weights
 
 
-class Toy(Channel):
-    @classmethod
-    def sender(cls, weights: Weights, client: Any, link: Link) -> Sender:
-        return ToySender(weights, client, link)
+def sender(weights: Weights, client: Any, link: Link) -> Sender:
+    return ToySender(weights, client, link)
 
-    @classmethod
-    def receiver(cls, *worker: Any) -> Receiver:
-        *_, model = worker
-        return ToyReceiver(model)
+
+def receiver(*worker: Any) -> Receiver:
+    *_, model = worker
+    return ToyReceiver(model)
 
 
 class ToySender(Sender):

@@ -25,7 +25,7 @@ from spag_ray.errors import ConfigError, WeightSyncError
 from tests.support.channels import Fleet, LocalHandle, NcclNet, use_local_ray, without_cuda
 from tests.support.policies import snapshot_of
 
-TOY = Entry("tests.support.toy_channel:Toy", "in a file")
+TOY = Entry("tests.support.toy_channel", "in a file")
 NAMES = [*CHANNELS, "toy"]
 DIRECT = [name for name in NAMES if name == "toy" or CHANNELS[name].is_direct]
 BUCKET_BYTES = 1000  # below the largest tensor

@@ -15,8 +15,9 @@ import pytest
 from cluster.commands.learn import for_rows
 from cluster.learning import learning_policy, weight_sync
 from cluster.learning.direct_channel import Answers
-from cluster.learning.learning_policy import LearningPolicy, Published, TrainingStage
-from cluster.learning.training_stage import Saved, StageProgress
+from cluster.learning.learning_policy import LearningPolicy, TrainingStage
+from cluster.learning.training_stage import StageProgress
+from cluster.learning.weight_sync import Export
 from cluster.tracking.recorder import Recorder
 from cluster.types import Engine
 from spag_ray.config.engine import SyncConfig
@@ -99,8 +100,8 @@ def test_a_version_whose_channel_broke_goes_through_the_object_store(
     policy.learners, policy._direct = learners, channel
     handed_out: list[tuple[Any, list[Engine]]] = []
 
-    def export(learners: Any, version: int, probe: Any, direct: Any = None) -> Any:
-        return SimpleNamespace(version=version, direct=direct)
+    def export(learners: Any, version: int, probe: Any, direct: Any = None) -> Export:
+        return Export(learners, version, [], None, direct)
 
     def publish(exported: Any, engines: list[Engine], *_: Any) -> tuple[SyncReport, dict[Engine, str]]:
         handed_out.append((exported.direct, engines))
@@ -121,7 +122,7 @@ def test_a_version_whose_channel_broke_goes_through_the_object_store(
     assert policy.catch_up(comes, others_play=True) == {}
     assert handed_out == [(channel, [stays, leaves]), (None, [stays]), (None, [comes])]
     policy.export()
-    assert policy._published.exported.direct is channel, "the next version tries it again"
+    assert policy._published.direct is channel, "the next version tries it again"
 
 
 @pytest.mark.parametrize("held", [True, False])
@@ -202,7 +203,7 @@ def test_with_reference_engine_no_gap_is_reported_after_a_resume_either(tmp_path
     )
     fake: Any = FakeLearners(set())
     policy.learners = fake
-    policy.training.saved_progress = Saved("spag-1", 2, [np.array([-1.0], np.float32)] * 12)
+    policy.training.saved_progress = StageProgress("spag-1", [np.array([-1.0], np.float32)] * 12, 2)
     stage = TrainingStage(Stage.of_round(1), StageSpec("self_play", 0, 1e-6, 0.2), games(12), [], 2)
     fake.step = lambda games, sft, at_start: fake.steps.append(games) or Report(3, 0.5, False)
     policy.learn(stage, lambda *_: None)
@@ -550,7 +551,7 @@ def test_a_stage_that_is_resumed_learns_the_same_batches(num_won: int, tmp_path:
     policy = LearningPolicy("policy", tuple(Role), RunConfig(), tmp_path, "model", Recorder(tmp_path))
     (tmp_path / "policy").mkdir()
     ordered = [*(each for each in given if each.turns), *(each for each in given if not each.turns)]
-    StageProgress("spag-1", ordered, 1).save(tmp_path / "policy")
+    replace(StageProgress.of("spag-1", ordered), num_steps_done=1).save(tmp_path / "policy")
 
     class Loaded(FakeLearners):
         def load_state(self, folder: str) -> StageSpec:
@@ -617,7 +618,7 @@ def test_the_only_engine_that_comes_back_while_the_learner_cannot_send_loads_the
     policy.save_to(tmp_path / "spag-2")
     report = SyncReport(3, 0.1, 1, 10, broken_channels=0)
     monkeypatch.setattr(learning_policy, "publish", lambda *_: (report, {}))
-    policy._published = Published(cast(Any, SimpleNamespace(version=3)))
+    policy._published = Export(cast(Any, None), 3, [], None)
     policy.publish([engine], cast(Any, None))
     assert admitted() == [{None: (str(tmp_path / "spag-2"), 3)}]
     policy.save_to(tmp_path / "league" / "v2")
@@ -634,7 +635,7 @@ def test_engines_that_were_stopped_because_a_learner_died_are_named(
         raise LearnersLostError("a learner rank is gone")
 
     policy.learners = cast(Any, SimpleNamespace(check_alive=check_alive))
-    policy._published = Published(cast(Any, SimpleNamespace(version=1)))
+    policy._published = Export(cast(Any, None), 1, [], None)
     engines = [Engine(cast(Any, Loading()), f"engine-{number}", "policy") for number in range(12)]
 
     def refused(*_: Any) -> Any:

@@ -163,9 +163,9 @@ def test_only_theta_carries_a_gradient() -> None:
 def test_statistics_tell_clipping_ratio_divergence_and_mismatch() -> None:
     _, found = one_turn(theta=[-1.0, -1.0], old=[-1.0, -2.0], mu=[-1.0, -4.0])
     assert found.sums["clip_fraction"] == 0.5
-    assert found.sums["ratio"] == pytest.approx((1 + math.e) / 2)
+    assert found.sums["ratio_mean"] == pytest.approx((1 + math.e) / 2)
     assert found.sums["divergence"] == 0.0
-    assert found.sums["mismatch"] == pytest.approx((1 + math.e**2) / 2), "the statistic is not capped"
+    assert found.sums["mismatch_mean"] == pytest.approx((1 + math.e**2) / 2), "the statistic is not capped"
     assert found.sums["policy"] == pytest.approx(-(1 * 1 + 2 * 1.2) / 2), "the weight in the loss is"
 
 
@@ -181,7 +181,7 @@ def test_statistics_are_means_and_maxima_over_the_tokens() -> None:
     _, found = one_turn([-1.0, -2.0], [-1.5, -2.0], ref=[-2.0, -2.0], mu=[-0.5, -2.5])
     assert found.maxima["ratio_max"] == pytest.approx(math.exp(0.5))
     assert found.sums["divergence"] == pytest.approx(math.exp(-1) / 2), "exp(-1) - 1 + 1 at the first token"
-    assert found.sums["gap"] == pytest.approx((1.0 + 0.5) / 2)
+    assert found.sums["gap_mean"] == pytest.approx((1.0 + 0.5) / 2)
     assert found.maxima["gap_max"] == 1.0
     assert found.sums["gap_k3"] == pytest.approx((math.exp(-1) + math.exp(0.5) - 1.5) / 2)
 
@@ -281,8 +281,8 @@ def test_each_token_of_a_turn_is_weighed_by_the_weights_that_sampled_it() -> Non
     found = Trained.of(Batch((sample,)), ObjectiveConfig(), SELF_PLAY, [float64([-1.5] * 4)], at_start=True)
     mismatch = (math.exp(-0.5) + math.exp(0.5)) / 2
     assert found.loss.item() == pytest.approx(-mismatch), "the advantage is 1, and no weight reaches the cap of 2"
-    assert found.sums["mismatch"] == pytest.approx(mismatch)
-    assert (found.sums["gap"], found.maxima["gap_max"], found.sums["sampled_turns"]) == (0.5, 0.5, 1)
+    assert found.sums["mismatch_mean"] == pytest.approx(mismatch)
+    assert (found.sums["gap_mean"], found.maxima["gap_max"], found.sums["sampled_turns"]) == (0.5, 0.5, 1)
 
 
 def test_a_report_has_the_sums_of_each_figure_over_the_turns_by_all_settings_of_the_objective() -> None:
@@ -307,9 +307,9 @@ def test_a_report_has_the_sums_of_each_figure_over_the_turns_by_all_settings_of_
     kl = 1.5 / 3 * 0.3 * ((one.sums["kl"] + two.sums["kl"]) / 2 + 2 * two.sums["kl"])
     sft, unsaid = 0.7 * (1.5 + 2.0) / 2, -0.4 * math.log(1 - math.exp(-2))
     expected = {"policy": policy, "kl": kl, "sft": sft, "unsaid": unsaid}
-    for name in ("divergence", "clip_fraction", "ratio"):
+    for name in ("divergence", "clip_fraction", "ratio_mean"):
         expected[name] = one.sums[name] + 3 * two.sums[name]
-    for name in ("mismatch", "gap", "gap_k3"):
+    for name in ("mismatch_mean", "gap_mean", "gap_k3"):
         expected[name] = one.sums[name]  # of sampled turns alone
     assert {name: found.sums[name] for name in expected} == pytest.approx(expected)
     assert found.loss.item() == pytest.approx(policy + kl + sft + unsaid)

@@ -67,6 +67,6 @@ def test_a_stream_weighs_roles_over_its_last_decided_games_and_over_its_whole_ba
     assert window.weights([defender] * 3) == role_weights(2, 4), "older games have left"
     assert window.weights([attacker] * 7 + [defender]) == role_weights(7, 1)
     assert window.weights([], cap=2.0)[defender] == 2.0
-    resumed = RoleWindow(6, window.as_text())
+    resumed = RoleWindow(6, window.winners)
     assert resumed.weights([defender]) == window.weights([defender])
     assert RoleWindow(6).weights([]) == {attacker: 0.0, defender: 0.0}

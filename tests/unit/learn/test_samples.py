@@ -123,16 +123,16 @@ def test_a_game_that_was_trained_on_before_is_not_counted_again() -> None:
     window, baselines = RoleWindow(8), RoleBaselines(0.5)
     objective = ObjectiveConfig(baseline="moving")
     first = game_samples(WON, objective, baselines=baselines, window=window)
-    text, values = window.as_text(), dict(baselines.values)
+    text, values = window.winners, dict(baselines.values)
     again = game_samples(WON, objective, baselines=baselines, window=window, repeated={each.number for each in WON})
-    assert (window.as_text(), baselines.values) == (text, values)
+    assert (window.winners, baselines.values) == (text, values)
     assert [each.weight for each in again] == [each.weight for each in first]
 
 
 def test_a_repeated_win_that_the_window_has_forgotten_keeps_a_weight() -> None:
     window = RoleWindow(2, "aa")
     weights = window.weights([Role.ATTACKER, Role.DEFENDER], is_new=[True, False])
-    assert window.as_text() == "aa"
+    assert window.winners == "aa"
     assert weights == role_weights(num_attacker_wins=2, num_defender_wins=1)
 
 

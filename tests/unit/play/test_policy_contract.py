@@ -288,7 +288,8 @@ def test_an_adapter_that_an_engine_does_not_hold_is_refused(model_policy: Any, l
 def test_a_damaged_bucket_is_refused_by_name(loop: Any, tiny_model: Path) -> None:
     policy = TransformersPolicy(str(tiny_model))
     good = snapshot_of(tiny_model, version=3)
-    damaged = replace(good, parts=(replace(good.parts[0], checksum="0" * 16), *good.parts[1:]))
+    parts: Any = good.parts
+    damaged = replace(good, parts=(replace(parts[0], checksum="0" * 16), *parts[1:]))
     with pytest.raises(WeightSyncError, match="bucket 0"):
         loop.run(policy.load(damaged))
     assert policy.version == 0

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cluster.learning.training_stage import Saved, StageProgress, TrainingStage, saved_in
+from cluster.learning.training_stage import StageProgress, TrainingStage
 from cluster.run.control import RunControl
 from cluster.run.recovery import Recovery
 from spag_ray.config.loading import parse_config
@@ -112,11 +113,12 @@ def test_what_was_scored_at_the_start_comes_back_to_the_same_turns(tmp_path: Pat
         return GameSample(f"g/{number}", Role.ATTACKER, 1.0, turns)
 
     games = [game(0, None), game(1, (-0.1, -2.5), (-1 / 3, -0.7)), game(2, (-4.0, -0.0))]
-    StageProgress("spag-1", games, 1).save(tmp_path)
+    replace(StageProgress.of("spag-1", games), num_steps_done=1).save(tmp_path)
     plain = [game(0, None), game(1, None, None), game(2, None)]
-    found = saved_in(tmp_path)
-    assert isinstance(found, Saved)
-    assert found.of(plain) == StageProgress("spag-1", games, 1)
+    found = StageProgress.saved_in(tmp_path)
+    assert found is not None
+    assert (found.stage, found.num_steps_done) == ("spag-1", 1)
+    assert found.scored(plain) == games
     with pytest.raises(RunFolderError, match="trained on 4 turns, but its log now has others"):
-        found.of(plain[:2])
-    assert saved_in(tmp_path / "nothing") is None
+        found.scored(plain[:2])
+    assert StageProgress.saved_in(tmp_path / "nothing") is None

@@ -23,7 +23,6 @@ from actors.league import Opponents
 from cluster.fleet.publisher import Publisher
 from cluster.handles import SavedWeights
 from cluster.learning.learning_policy import LearningPolicy
-from cluster.learning.policy_training import Held
 from cluster.learning.stage_samples import StageSamples
 from cluster.run import checkpoint, training_verbs
 from cluster.run.checkpoint import RunState
@@ -172,7 +171,8 @@ class Policy(LearningPolicy):
 
     def start_learners(self) -> None:
         learners: Any = Learners(self.fate, self._config.objective.kl_reference_average is not None)
-        self.learners, self.training.held = learners, Held()
+        self.learners = learners
+        self.training.forget()
 
     def export(self) -> None:
         learners: Any = self.learners

@@ -33,7 +33,7 @@ def test_each_role_of_each_game_has_a_moving_average_of_its_own() -> None:
     assert {name: each.values for name, each in again.baselines.items()} == {
         name: each.values for name, each in averages.baselines.items()
     }
-    assert (again.windows["taboo"].as_text(), again.windows["kuhn"].as_text()) == ("ad", "")
+    assert (again.windows["taboo"].winners, again.windows["kuhn"].winners) == ("ad", "")
 
 
 def test_a_game_without_a_moving_baseline_has_none() -> None:
@@ -59,7 +59,7 @@ def test_averages_move_and_windows_reach_as_far_as_is_configured() -> None:
     averages.baselines["taboo"].update([{Role.ATTACKER: 1.0, Role.DEFENDER: None}])
     assert averages.baselines["taboo"].values == {Role.ATTACKER: 0.5, Role.DEFENDER: 0.0}
     averages.windows["taboo"].weights([Role.DEFENDER, Role.DEFENDER])
-    assert averages.windows["taboo"].as_text() == "aadd"
+    assert averages.windows["taboo"].winners == "aadd"
 
 
 def test_several_games_without_wins_or_averages_leave_a_state_as_it_was() -> None:
