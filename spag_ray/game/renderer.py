@@ -109,6 +109,12 @@ class Renderer(TokenFrame):
         messages = checked_messages(self.game, seat_of(role), (), scenario)
         return self._rendered([each["content"] for each in messages], seat_of(role))
 
+    def told_turn(self, turns: Sequence[Turn], role: Role, text: str, scenario: str, policy: str) -> Turn:
+        """A turn of `role` that came as text, after `turns`, with the prompt that this seat would have read. Nobody
+        sampled its tokens, so their log-probabilities are 0."""
+        ids = self.reply_ids(text)
+        return Turn(role, text, self.prompt(turns, role, scenario), ids, (0.0,) * len(ids), policy)
+
     def _heard(self, text: str) -> str:
         return text
 
