@@ -122,7 +122,7 @@ def framing_ids(tokenizer: Tokenizer) -> frozenset[int]:
     if getattr(tokenizer, "chat_template", None):
         try:
             written = template_parts(tokenizer, chat_text(tokenizer, ("a", "b", "c")))
-        except ModelError:  # who needs it says so (ChatFrame)
+        except ModelError:  # who needs it says so (ChatRenderer)
             written = []
     marks = {*special, *tokenizer.all_special_ids, *(part for part in written if isinstance(part, int))}
     thought = thought_marks(tokenizer).keys() - special
