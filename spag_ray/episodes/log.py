@@ -17,6 +17,7 @@ import zlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import FileIO
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import NamedTuple
@@ -102,10 +103,11 @@ class EpisodeLog:
         before = self._file.tell()
         try:
             headers = (_HEADER.pack(MARK, len(data), zlib.crc32(data)) for data in records)
-            self._file.write(b"".join(chain.from_iterable(zip(headers, records, strict=True))))
+            self._file.write_all(b"".join(chain.from_iterable(zip(headers, records, strict=True))))
             self._file.sync()
         except OSError:
             self._file.truncate(before)
+            self._file.seek(before)
             raise
         sizes = (_HEADER.size + len(data) for data in records)
         return [LogPlace(self._number, offset) for offset in accumulate(sizes, initial=before)][:-1]
@@ -117,35 +119,22 @@ class EpisodeLog:
         return _Unbuffered(segment_path(self.path, self._number))
 
 
-class _Unbuffered:
+class _Unbuffered(FileIO):
     """Appends to a file, without a buffer that a failed write would leave half full."""
 
     def __init__(self, path: Path) -> None:
         is_new = not path.exists()
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        self._size = os.fstat(self._descriptor).st_size
+        super().__init__(path, "a")
         if is_new:
             sync_folder(path.parent)
 
-    def tell(self) -> int:
-        return self._size
-
-    def write(self, data: bytes) -> None:
+    def write_all(self, data: bytes) -> None:
         view = memoryview(data)
         while view:
-            written = os.write(self._descriptor, view)
-            self._size += written
-            view = view[written:]
+            view = view[os.write(self.fileno(), view) :]
 
     def sync(self) -> None:
-        os.fsync(self._descriptor)
-
-    def truncate(self, size: int) -> None:
-        os.ftruncate(self._descriptor, size)
-        self._size = size
-
-    def close(self) -> None:
-        os.close(self._descriptor)
+        os.fsync(self.fileno())
 
 
 def segment_path(path: Path, number: int) -> Path:
