@@ -43,7 +43,6 @@ _UNUSED = (
     "cluster/schedules/tournament.py",
     "cluster/tracking/grafana.py",
     "spag_ray/families/baichuan.py",
-    "spag_ray/families/baichuan_tokenizer.py",
     "spag_ray/games/taboo/deck_check.py",
 )
 _ONLY_FOR = {  # what not every job does: files and folders that no other job uses

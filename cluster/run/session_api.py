@@ -12,8 +12,7 @@ from cluster.rollout.arenas import Arenas
 from cluster.runtime.ray_session import get
 from cluster.schedules.seating import Seating
 from spag_ray.config.run import RunConfig
-from spag_ray.episodes.log import read_segment
-from spag_ray.episodes.stage_logs import stage_of
+from spag_ray.episodes.log import read_segment, stage_of
 from spag_ray.episodes.wire import decode
 from spag_ray.errors import InputError, meant
 from spag_ray.game.rules import Outcome, Role

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import mmap
 import os
+import re
 import struct
 import zlib
 from collections import deque
@@ -24,11 +25,15 @@ from typing import NamedTuple
 
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import MAX_RECORD_BYTES, decode
+from spag_ray.errors import InputError
 from spag_ray.host.whole_files import sync_folder
+from spag_ray.stages import Stage, order_of
 
 MARK = b"\xf0SPG"  # 0xf0 starts a UTF-8 character of four bytes, which "SPG" does not continue: no text contains this
 SEGMENT_BYTES = 256 * 2**20
 _HEADER = struct.Struct(">4sII")
+_SEGMENT = re.compile(r"(.+?)(?:\.\d+)?\.log", re.DOTALL)
+_LATER = re.compile(r"(.+)\.\d+\.log")
 _say = logging.getLogger("spag_ray")
 
 
@@ -192,6 +197,40 @@ def read_log(path: Path, faults: LogFaults | None = None) -> Iterator[Episode]:
     """Every whole episode of a log, one at a time."""
     for data in read_records(path, faults):
         yield decode(data)
+
+
+def stage_of(segment: Path) -> Stage:
+    """The stage whose log, NAME.log, NAME.1.log ..., this file is a segment of."""
+    found = _SEGMENT.fullmatch(segment.name)
+    return Stage.parse(segment.name if found is None else found[1])
+
+
+def stage_logs(folder: Path) -> dict[str, Path]:
+    """{stage: the first segment of its log}, in the order of the run."""
+    names = {path.name for path in folder.glob("*.log")}
+    stages = [
+        name.removesuffix(".log")
+        for name in names
+        if (segment := _LATER.fullmatch(name)) is None or f"{segment[1]}.log" not in names
+    ]
+    return {stage: folder / f"{stage}.log" for stage in sorted(stages, key=order_of)}
+
+
+def read_stage(path: Path, faults: LogFaults) -> Iterator[tuple[int, Episode]]:
+    """(place of its record, episode) for each episode of a log, one at a time. What cannot be read is counted."""
+    for place, record in enumerate(stage_records(path, faults)):
+        try:
+            episode = decode(record)
+        except InputError:
+            faults.num_refused += 1
+            continue
+        yield place, episode
+
+
+def stage_records(path: Path, faults: LogFaults) -> Iterator[bytes]:
+    """Every whole record of a log; adds to `faults` and logs nothing."""
+    for segment in segments(path):
+        yield from (data for _, data in scan(segment, faults))
 
 
 def scan(segment: Path, faults: LogFaults, begin: int = 0) -> Iterator[tuple[int, bytes]]:
