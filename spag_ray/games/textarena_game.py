@@ -219,18 +219,14 @@ def likely_moves(messages: Sequence[str], rng: random.Random) -> list[str]:
     >>> likely_moves(["Available Moves: '[0]', '[4]'"], random.Random(0))[:2]
     ['[4]', '[0]']
     """
-    shown = [dict.fromkeys(_moves(text)) for text in reversed(messages)]
     found: dict[str, None] = {}
-    for moves in shown:
-        found |= dict.fromkeys(rng.sample(list(moves), len(moves)))
+    for text in reversed(messages):
+        moves = list(dict.fromkeys(move for move in _BRACKETED.findall(text) if not _SENDER.fullmatch(move)))
+        found |= dict.fromkeys(rng.sample(moves, len(moves)))
     every = list(found)
     for _ in range(NUM_VARIATIONS if every else 0):
         found.setdefault(_PART.sub(lambda part: _other(part[0], rng), rng.choice(every)))
     return list(found)
-
-
-def _moves(text: str) -> list[str]:
-    return [move for move in _BRACKETED.findall(text) if not _SENDER.fullmatch(move)]
 
 
 def _other(part: str, rng: random.Random) -> str:

@@ -61,12 +61,16 @@ class Table:
             try:
                 self._env = textarena.make(env_id)
                 self._env.reset(num_players=2, seed=seed)
-                self._state = _innermost(self._env, textarena).state
+                *wrappers, innermost = _layers(self._env, textarena)
+                self._state = innermost.state
                 self._state.error_allowance = 0  # else a player repeats its turn, and nothing is lost
                 self.first = self.player = int(self._state.current_player_id)
             except Exception as error:
                 raise ConfigError(f"game.env: {env_id}: {_why_not(error)}") from error
-            self._wrapper = _selective_wrapper(self._env, textarena)
+            # The observation wrapper that leaves messages out; None if the players read all messages.
+            reads_all = textarena.wrappers.LLMObservationWrapper
+            readers = (each for each in wrappers if isinstance(each, textarena.ObservationWrapper))
+            self._wrapper = next((each for each in readers if not isinstance(each, reads_all)), None)
             self._read()
 
     @property
@@ -108,21 +112,19 @@ class Table:
             self._read()
 
     def _read(self) -> None:
+        names = self._state.role_mapping
         for player in (0, 1):
             if self._wrapper is not None and player != self.player:
                 continue  # the wrapper is to take these messages itself
             waiting = self._state.observations[player]
             self.seen[player].extend(
-                Seen("GAME" if sender == -1 else self._name(sender), sender == player, text)
+                Seen("GAME" if sender == -1 else str(names.get(sender, f"Player {sender}")), sender == player, text)
                 for sender, text, _ in waiting
             )
             if self._wrapper is None:
                 self._state.observations[player] = []
         if self._wrapper is not None and self.end is None:
             self.view = str(self._wrapper.get_observation()[1]).strip()
-
-    def _name(self, player: int) -> str:
-        return str(self._state.role_mapping.get(player, f"Player {player}"))
 
     def _ended(self, mover: int) -> End:
         rewards, info = self._env.close()
@@ -181,20 +183,12 @@ def _offline() -> Iterator[None]:
         nltk.download, textarena.agents.OpenRouterAgent = was
 
 
-def _innermost(env: Any, textarena: Any) -> Any:
+def _layers(env: Any, textarena: Any) -> Iterator[Any]:
+    """The wrappers, the outermost first, and the environment itself."""
+    yield env
     while isinstance(env, textarena.Wrapper):
         env = env.env
-    return env
-
-
-def _selective_wrapper(env: Any, textarena: Any) -> Any:
-    """The observation wrapper that leaves messages out; None if the environment's players read all messages."""
-    while isinstance(env, textarena.Wrapper):
-        is_reader = isinstance(env, textarena.ObservationWrapper)
-        if is_reader and not isinstance(env, textarena.wrappers.LLMObservationWrapper):
-            return env
-        env = env.env
-    return None
+        yield env
 
 
 def _why_not(error: Exception) -> str:
