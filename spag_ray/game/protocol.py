@@ -305,7 +305,4 @@ def seat_to_move(game: object, history: History, scenario: str) -> int:
 
 def seats_of(game: object, history: History, scenario: str) -> list[int]:
     """[turns] The seat of each turn of `history`."""
-    to_move = getattr(game, "to_move", None)
-    if to_move is None:
-        return [index % 2 for index in range(len(history))]
-    return [int(to_move(history[:index], scenario)) for index in range(len(history))]
+    return [seat_to_move(game, history[:index], scenario) for index in range(len(history))]

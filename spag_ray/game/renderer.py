@@ -1,13 +1,7 @@
-"""What a seat reads, as token ids: a game's messages (protocol.py) in one of three styles.
+"""What a seat reads, as token ids: a game's messages (protocol.py). Here as one text; styles.py has the other styles.
 
-    renderer = game_renderer(KuhnPoker(), tokenizer, "lines")
-    ids = renderer.prompt(turns, Role.ATTACKER, "KJ")
-
-`chat` is the tokenizer's chat template (chat_renderer.py), `lines` has one line per turn, `flat` has everything as one
-text.
-
-In `chat` and `lines` a prompt extends the seat's last one, if its messages only grow: previous prompt ids + sampled ids
-+ the tokenised text between. Otherwise it is rendered anew; a turn always keeps the ids that were read and sampled.
+A prompt extends the seat's last one, if its messages only grow and the style allows it: previous prompt ids + sampled
+ids + the tokenised text between. Otherwise it is rendered anew; a turn always keeps the ids that were read and sampled.
 Text between two marks, or after a reply, is tokenised as one, so a prompt has the ids of its whole text. A player's own
 words are encoded as plain text: `<|im_end|>` in a reply is eight characters to the model, not the end of a message.
 """
@@ -20,14 +14,13 @@ import threading
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from cachetools import LRUCache
 
 from spag_ray.errors import ConfigError, InputError, ModelError
-from spag_ray.game.protocol import Game, Guessing, Message, SpeaksInLines, marks_of, seat_of, seat_to_move, seats_of
+from spag_ray.game.protocol import Game, Guessing, Message, marks_of, seat_of, seat_to_move, seats_of
 from spag_ray.game.rules import Role
-from spag_ray.game.turn import Turn, after_thought, one_line, without_thought
+from spag_ray.game.turn import Turn, after_thought, without_thought
 from spag_ray.tokens import (
     THOUGHT,
     Tokenizer,
@@ -71,14 +64,6 @@ class Spoken:
 
     start: tuple[tuple[int, ...], ...]
     later: tuple[tuple[int, ...], ...]
-
-
-def game_renderer(game: Game, tokenizer: Tokenizer, style: str) -> Renderer:
-    """The renderer of a style, `chat`, `lines` or `flat`."""
-    from spag_ray.game.chat_renderer import ChatRenderer  # a subclass of one here
-
-    styles = {"chat": ChatRenderer, "lines": LinesRenderer, "flat": Renderer}
-    return styles[style](game, tokenizer)
 
 
 def checked_messages(game: Game, seat: int, history: Sequence[str], scenario: str) -> list[Message]:
@@ -322,90 +307,6 @@ class Renderer:
         return text_of(self.tokenizer, token_ids).strip()
 
 
-class LinesRenderer(Renderer):
-    """Lines of text. A reply is one line, or the rest of one that begins with the game's own words (SpeaksInLines). The
-    other player's text is put into one line: it cannot open lines of its own. A tokenizer without a token for the end
-    of a line ends lines with its end-of-text token."""
-
-    thought_end = THOUGHT[1]  # the end of a line would end the reply
-
-    def __init__(self, game: Game, tokenizer: Tokenizer) -> None:
-        super().__init__(game, tokenizer)
-        self._starts = [game.line_start(seat) for seat in (0, 1)] if isinstance(game, SpeaksInLines) else ["", ""]
-        self.lead = " " if all(self._starts) else ""
-        self._line_ends = line_ends(tokenizer)
-        self._text_ends = self.end_ids
-        new_line = self._plain("\n", follows=True)
-        self.joins_texts = len(new_line) == 1 and new_line[0] in self._line_ends
-        self._new_line = new_line if self.joins_texts else self._text_ends[:1]
-        self.end_ids = self._new_line
-        self._stop_ids = tuple(sorted({*self._framing_ids, *self._text_ends, *self._line_ends}))
-
-    @property
-    def stop_ids(self) -> tuple[int, ...]:
-        return self._stop_ids
-
-    @property
-    def usual_ends(self) -> tuple[int, ...]:
-        blank = self._plain("\n\n", follows=True)
-        return tuple(dict.fromkeys((*self.end_ids, *self._text_ends, *(blank if len(blank) == 1 else ()))))
-
-    def reply_ids(self, text: str) -> tuple[int, ...]:
-        line = self.lead + one_line(text)
-        ids = self._plain(f"{line}\n", follows=True)  # ".\n" is one token to some tokenizers
-        return ids if self.joins_texts and ids[-1] in self._line_ends else super().reply_ids(one_line(text))
-
-    def query_ids(self, query: str) -> tuple[int, ...]:
-        """A question outside the game, a line end, and then its answer, which may have many lines."""
-        return self._begin + self._lines(query, "")
-
-    def answer_ids(self, text: str) -> tuple[int, ...]:
-        return (*self._said(text), self._text_ends[0])
-
-    def spelled_ids(self, text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        other = text if self.lead else f" {text}"
-        return self.answer_ids(self.lead + text), self.answer_ids(other)
-
-    def whole_ids(self, messages: Sequence[Mapping[str, str]], seat: int = 0) -> tuple[int, ...]:
-        return self._begin + self._plain("\n".join(self._written([each["content"] for each in messages], seat)))
-
-    def _heard(self, text: str) -> str:
-        return one_line(text)
-
-    def _whole_text(self, token_ids: Sequence[int]) -> str:
-        """The line as the other player reads it, and so the referee too."""
-        return one_line(super()._whole_text(token_ids))
-
-    def _continued(self, turn: Turn, heard: str, seat: int) -> tuple[int, ...]:
-        """The prompt and the reply of a turn, closed as a line, and the lines after it, the last one not ended."""
-        own = self._own(turn)
-        closed = len(own) > len(turn.prompt_ids) and own[-1] in self._line_ends
-        return own + (() if closed else self._new_line) + self._lines(heard, self._starts[seat], follows=True)
-
-    def _rendered(self, contents: Sequence[str], seat: int) -> tuple[int, ...]:
-        return self._begin + self._lines(*self._written(contents, seat))
-
-    def _written(self, contents: Sequence[str], seat: int) -> list[str]:
-        own, other = (self._starts[each] + self.lead for each in (seat, 1 - seat))
-        opening, heard = contents[0], []
-        if other and (found := opening.rfind(f"\n{other}")) >= 0:  # a line that was heard ends as a line, rules do not
-            opening, heard = opening[:found], [opening[found + 1 :]]
-        rest = [own + text if place % 2 == 0 else text for place, text in enumerate(contents[1:])]
-        return [opening, *heard, *rest, self._starts[seat]]
-
-    def _lines(self, *lines: str, follows: bool = False) -> tuple[int, ...]:
-        """Lines, the last one not ended."""
-        if self.joins_texts:
-            return self._plain("\n".join(lines), follows)
-        ids = self._plain(lines[0], follows)
-        for line in lines[1:]:
-            ids += self._new_line + self._plain(line, follows=True)
-        return ids
-
-    def _said(self, text: str) -> tuple[int, ...]:
-        return self._plain(text, follows=True)
-
-
 class KeptIds:
     """`plain_ids` of one tokenizer, keeping those of the texts that were asked for last: the rules with their word, and
     the turns of games under way come again and again. `max_bytes`: memory of all that is kept. Threads may share it."""
@@ -429,13 +330,6 @@ class KeptIds:
 def _num_bytes(entry: tuple[str, tuple[int, ...]]) -> int:
     text, ids = entry
     return _ENTRY_BYTES + sys.getsizeof(text) + sys.getsizeof(ids) + _INT_BYTES * len(ids)
-
-
-@lru_cache(maxsize=8)
-def line_ends(tokenizer: Tokenizer) -> frozenset[int]:
-    """Tokens with the end of a line in them (".\\n" is one token to some tokenizers)."""
-    every = range(len(tokenizer))
-    return frozenset(token for token in every if "\n" in tokenizer.decode([token]))
 
 
 def first_difference(tokenizer: Tokenizer, ids: Sequence[int], whole: Sequence[int]) -> str:

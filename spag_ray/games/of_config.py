@@ -9,7 +9,8 @@ from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, meant
 from spag_ray.game.game_form import scenarios_fault, split_scenarios
 from spag_ray.game.protocol import Game, Scripted, strategies_of
-from spag_ray.game.renderer import Renderer, game_renderer
+from spag_ray.game.renderer import Renderer
+from spag_ray.game.styles import game_renderer
 from spag_ray.games.registry import load_game
 from spag_ray.tokens import Tokenizer
 

@@ -183,10 +183,10 @@ def _state_of(table: Table, history: tuple[str, ...]) -> _State:
     own = [text for text, mover in zip(history, table.movers, strict=True) if mover == table.player]
     parts: list[list[str]] = [[]]
     for seen in table.seen[table.player]:
-        if seen.is_own:
+        if seen is None:
             parts.append([])
         else:
-            parts[-1].append(f"[{seen.sender}] {seen.text.strip()}")
+            parts[-1].append(seen)
     # An environment that does not echo a move, or answers one with nothing, gives one message of all its texts.
     if len(parts) != len(own) + 1 or not all(parts):
         whole = "\n".join(line for part in parts for line in part)

@@ -32,26 +32,17 @@ class End:
     is_error: bool = False  # the environment raised on the move
 
 
-@dataclass(frozen=True)
-class Seen:
-    """A message to a player: the sender's name, whether the player itself sent it, and the text."""
-
-    sender: str
-    is_own: bool
-    text: str
-
-
 class Table:
-    """`seen`: the messages to each player so far. `view`: what the environment's own wrapper makes of them for the
-    player to move, if that wrapper leaves something out (`-train`); else None. `first`, `player`: who moved first and
-    has seat 0, and who moves next. `movers`: who has moved, in order.
+    """`seen`: the messages to each player so far, None for its own. `view`: what the environment's own wrapper makes of
+    them for the player to move, if that wrapper leaves something out (`-train`); else None. `first`, `player`: who
+    moved first and has seat 0, and who moves next. `movers`: who has moved, in order.
 
     Raises ConfigError for an environment that is not there or cannot be played.
     """
 
     def __init__(self, env_id: str, seed: int) -> None:
         self.env_id = env_id
-        self.seen: tuple[list[Seen], list[Seen]] = ([], [])
+        self.seen: tuple[list[str | None], list[str | None]] = ([], [])
         self.view: str | None = None
         self.end: End | None = None
         self.movers: list[int] = []
@@ -116,11 +107,9 @@ class Table:
         for player in (0, 1):
             if self._wrapper is not None and player != self.player:
                 continue  # the wrapper is to take these messages itself
-            waiting = self._state.observations[player]
-            self.seen[player].extend(
-                Seen("GAME" if sender == -1 else str(names.get(sender, f"Player {sender}")), sender == player, text)
-                for sender, text, _ in waiting
-            )
+            for sender, text, _ in self._state.observations[player]:
+                name = "GAME" if sender == -1 else names.get(sender, f"Player {sender}")
+                self.seen[player].append(None if sender == player else f"[{name}] {text.strip()}")
             if self._wrapper is None:
                 self._state.observations[player] = []
         if self._wrapper is not None and self.end is None:

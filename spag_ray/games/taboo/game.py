@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import InputError
 from spag_ray.game.protocol import SEATS, History, Message, Ruling
-from spag_ray.game.renderer import Renderer, game_renderer
+from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Role, next_role
+from spag_ray.game.styles import game_renderer
 from spag_ray.game.words import STOP_WORDS
 from spag_ray.games.taboo.deck_file import Card
 from spag_ray.games.taboo.decks import load_deck

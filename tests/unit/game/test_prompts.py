@@ -12,8 +12,9 @@ import pytest
 
 from actors.models import load_tokenizer
 from spag_ray.errors import ConfigError, ModelError
-from spag_ray.game.renderer import KeptIds, game_renderer
+from spag_ray.game.renderer import KeptIds
 from spag_ray.game.rules import Role
+from spag_ray.game.styles import game_renderer
 from spag_ray.game.turn import Turn
 from spag_ray.games.taboo.game import TabooGame, query_text, taboo_renderer
 from spag_ray.games.taboo.prompt_file import PromptTemplate, Wording, check_guesses, load_template

@@ -92,7 +92,7 @@ def test_what_was_sent_to_one_player_alone_is_not_read_by_the_other() -> None:
     """Each player is told its items and their values."""
     game = TextArenaGame("SimpleNegotiation-v0")
     table = Table("SimpleNegotiation-v0-raw", seed=3)
-    private = [seen.text for seen in table.seen[1] if seen not in table.seen[0]]
+    private = [str(seen).partition("] ")[2] for seen in table.seen[1] if seen not in table.seen[0]]
     assert private
     for text in private:
         assert all(text.strip() not in each["content"] for each in game.messages(0, [], "3"))

@@ -1,13 +1,19 @@
-"""Prompts as chat messages, in the tokenizer's chat template: how it is split into parts, and checked."""
+"""The styles of prompts: `chat`, the tokenizer's chat template; `lines`, one line per turn; `flat`, everything as one
+text (renderer.py).
+
+    renderer = game_renderer(KuhnPoker(), tokenizer, "lines")
+    ids = renderer.prompt(turns, Role.ATTACKER, "KJ")
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from spag_ray.errors import ModelError
-from spag_ray.game.protocol import Game
+from spag_ray.game.protocol import Game, SpeaksInLines
 from spag_ray.game.renderer import Renderer, first_difference
-from spag_ray.game.turn import Turn
+from spag_ray.game.turn import Turn, one_line
 from spag_ray.tokens import (
     THOUGHT,
     Tokenizer,
@@ -18,6 +24,11 @@ from spag_ray.tokens import (
     template_parts,
     thought_marks,
 )
+
+
+def game_renderer(game: Game, tokenizer: Tokenizer, style: str) -> Renderer:
+    """The renderer of a style, `chat`, `lines` or `flat`."""
+    return {"chat": ChatRenderer, "lines": LinesRenderer, "flat": Renderer}[style](game, tokenizer)
 
 
 class ChatRenderer(Renderer):
@@ -58,7 +69,6 @@ class ChatRenderer(Renderer):
         self.end_ids = tuple(dict.fromkeys((end, *self.end_ids)))
         self._framing_ids |= {end}
         self._begins_anew = begins_anew_after_a_mark(tokenizer)
-        self._around_heard = self._glue_around_heard()
         if self.opens_thoughts and any(thought_marks(tokenizer).values()):
             raise ModelError(
                 f"the chat template opens a thought, and {THOUGHT[1]} is a special token, which no text of a reply "
@@ -84,9 +94,7 @@ class ChatRenderer(Renderer):
         """The prompt and the reply of a turn and the other side's message, up to where the next reply begins."""
         if self.renders_anew:
             return None
-        before, opening, closing, behind = self._around_heard
-        text_ids = self._plain(opening + heard.strip() + closing, not self._begins_anew)
-        return (*self._own(turn), self.end_ids[0], *before, *text_ids, *behind)
+        return (*self._own(turn), self.end_ids[0], *self._after_reply(heard.strip()))
 
     def _rendered(self, contents: Sequence[str], seat: int) -> tuple[int, ...]:
         """Messages by turns of the user and the assistant, the last one the user's, up to where a reply begins."""
@@ -121,14 +129,9 @@ class ChatRenderer(Renderer):
         ids += self._plain(text, not begins) if text else ()
         return tuple(ids)
 
-    def _glue_around_heard(self) -> tuple[tuple[int, ...], str, str, tuple[int, ...]]:
-        """(ids, text before a message, text after it, ids) between a reply and where the next one begins: the texts
-        are tokenised with the message, the rest never changes."""
-        last = max((place for place, part in enumerate(self._to_user) if isinstance(part, int)), default=-1) + 1
-        first = next((place for place, part in enumerate(self._to_reply) if isinstance(part, int)), len(self._to_reply))
-        texts = "".join(map(str, self._to_user[last:])), "".join(map(str, self._to_reply[:first]))
-        before = self._joined(*self._to_user[:last], begins=self._begins_anew)
-        return before, *texts, self._joined(*self._to_reply[first:])
+    def _after_reply(self, heard: str) -> tuple[int, ...]:
+        """The other side's message, from the end of a reply up to where the next one begins."""
+        return self._joined(*self._to_user, heard, *self._to_reply, begins=self._begins_anew)
 
     def _check_whole(self) -> None:
         if any(holds_a_mark(self.tokenizer, text) for text in _SAMPLES):  # the pieces split it, the whole does not
@@ -136,8 +139,7 @@ class ChatRenderer(Renderer):
         whole = self.whole_ids([{"content": text} for text in _SAMPLES])
         pieces = self._rendered(_SAMPLES, 0) if self.renders_anew else self.query_ids(_SAMPLES[0])
         for reply, heard in () if self.renders_anew else zip(_SAMPLES[1::2], _SAMPLES[2::2], strict=True):
-            pieces += self.reply_ids(reply)
-            pieces += self._joined(*self._to_user, heard, *self._to_reply, begins=self._begins_anew)
+            pieces += self.reply_ids(reply) + self._after_reply(heard)
         pieces = pieces[: len(whole)]
         if pieces != whole[: len(pieces)]:
             raise ModelError(
@@ -145,6 +147,90 @@ class ChatRenderer(Renderer):
                 f"{first_difference(self.tokenizer, pieces, whole)!r}, so a game would not have the tokens that its "
                 "text has; set `prompts: flat`"
             )
+
+
+class LinesRenderer(Renderer):
+    """Lines of text. A reply is one line, or the rest of one that begins with the game's own words (SpeaksInLines). The
+    other player's text is put into one line: it cannot open lines of its own. A tokenizer without a token for the end
+    of a line ends lines with its end-of-text token."""
+
+    thought_end = THOUGHT[1]  # the end of a line would end the reply
+
+    def __init__(self, game: Game, tokenizer: Tokenizer) -> None:
+        super().__init__(game, tokenizer)
+        self._starts = [game.line_start(seat) for seat in (0, 1)] if isinstance(game, SpeaksInLines) else ["", ""]
+        self.lead = " " if all(self._starts) else ""
+        self._line_ends = line_ends(tokenizer)
+        self._text_ends = self.end_ids
+        new_line = self._plain("\n", follows=True)
+        self.joins_texts = len(new_line) == 1 and new_line[0] in self._line_ends
+        self._new_line = new_line if self.joins_texts else self._text_ends[:1]
+        self.end_ids = self._new_line
+        self._stop_ids = tuple(sorted({*self._framing_ids, *self._text_ends, *self._line_ends}))
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        return self._stop_ids
+
+    @property
+    def usual_ends(self) -> tuple[int, ...]:
+        blank = self._plain("\n\n", follows=True)
+        return tuple(dict.fromkeys((*self.end_ids, *self._text_ends, *(blank if len(blank) == 1 else ()))))
+
+    def reply_ids(self, text: str) -> tuple[int, ...]:
+        line = self.lead + one_line(text)
+        ids = self._plain(f"{line}\n", follows=True)  # ".\n" is one token to some tokenizers
+        return ids if self.joins_texts and ids[-1] in self._line_ends else super().reply_ids(one_line(text))
+
+    def query_ids(self, query: str) -> tuple[int, ...]:
+        """A question outside the game, a line end, and then its answer, which may have many lines."""
+        return self._begin + self._lines(query, "")
+
+    def answer_ids(self, text: str) -> tuple[int, ...]:
+        return (*self._said(text), self._text_ends[0])
+
+    def spelled_ids(self, text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        other = text if self.lead else f" {text}"
+        return self.answer_ids(self.lead + text), self.answer_ids(other)
+
+    def whole_ids(self, messages: Sequence[Mapping[str, str]], seat: int = 0) -> tuple[int, ...]:
+        return self._begin + self._plain("\n".join(self._written([each["content"] for each in messages], seat)))
+
+    def _heard(self, text: str) -> str:
+        return one_line(text)
+
+    def _whole_text(self, token_ids: Sequence[int]) -> str:
+        """The line as the other player reads it, and so the referee too."""
+        return one_line(super()._whole_text(token_ids))
+
+    def _continued(self, turn: Turn, heard: str, seat: int) -> tuple[int, ...]:
+        """The prompt and the reply of a turn, closed as a line, and the lines after it, the last one not ended."""
+        own = self._own(turn)
+        closed = len(own) > len(turn.prompt_ids) and own[-1] in self._line_ends
+        return own + (() if closed else self._new_line) + self._lines(heard, self._starts[seat], follows=True)
+
+    def _rendered(self, contents: Sequence[str], seat: int) -> tuple[int, ...]:
+        return self._begin + self._lines(*self._written(contents, seat))
+
+    def _written(self, contents: Sequence[str], seat: int) -> list[str]:
+        own, other = (self._starts[each] + self.lead for each in (seat, 1 - seat))
+        opening, heard = contents[0], []
+        if other and (found := opening.rfind(f"\n{other}")) >= 0:  # a line that was heard ends as a line, rules do not
+            opening, heard = opening[:found], [opening[found + 1 :]]
+        rest = [own + text if place % 2 == 0 else text for place, text in enumerate(contents[1:])]
+        return [opening, *heard, *rest, self._starts[seat]]
+
+    def _lines(self, *lines: str, follows: bool = False) -> tuple[int, ...]:
+        """Lines, the last one not ended."""
+        if self.joins_texts:
+            return self._plain("\n".join(lines), follows)
+        ids = self._plain(lines[0], follows)
+        for line in lines[1:]:
+            ids += self._new_line + self._plain(line, follows=True)
+        return ids
+
+    def _said(self, text: str) -> tuple[int, ...]:
+        return self._plain(text, follows=True)
 
 
 _MARKS = ("zqfirstzq", "zqsecondzq", "zqthirdzq", "zqfourthzq", "zqfifthzq")
@@ -203,3 +289,10 @@ def _from_thought(text: str) -> tuple[str, str]:
     """(text up to its first mark of a thought, the rest)."""
     place = min((found for mark in THOUGHT if (found := text.find(mark)) >= 0), default=len(text))
     return text[:place], text[place:]
+
+
+@lru_cache(maxsize=8)
+def line_ends(tokenizer: Tokenizer) -> frozenset[int]:
+    """Tokens with the end of a line in them (".\\n" is one token to some tokenizers)."""
+    every = range(len(tokenizer))
+    return frozenset(token for token in every if "\n" in tokenizer.decode([token]))
