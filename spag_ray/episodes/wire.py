@@ -15,9 +15,8 @@ import msgpack
 
 from spag_ray.episodes.episode import Episode, EpisodeHead
 from spag_ray.errors import InputError
-from spag_ray.game.end_reason import MAX_LENGTH, EndReason, end_reason
 from spag_ray.game.protocol import MAX_PAYOFF, TABOO
-from spag_ray.game.rules import Outcome, Role, Verdict
+from spag_ray.game.rules import MAX_END_REASON, EndReason, Outcome, Role, Verdict, end_reason
 from spag_ray.game.turn import Turn, num_forced
 
 WIRE_VERSION = 5
@@ -200,8 +199,8 @@ def _verdict(record: dict[str, Any]) -> Verdict:
 
 
 def _end_reason(record: dict[str, Any], value: Any) -> EndReason | str:
-    if len(_text(value)) > MAX_LENGTH:
-        raise ValueError(f"an end reason of {len(value)} characters; at most {MAX_LENGTH} are read")
+    if len(_text(value)) > MAX_END_REASON:
+        raise ValueError(f"an end reason of {len(value)} characters; at most {MAX_END_REASON} are read")
     known = _REASONS.get(_text(record["game"]))
     if known is not None and value not in known:
         raise ValueError(f"{value!r} ends no game of {record['game']}")

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from spag_ray.errors import ConfigError, InputError
-from spag_ray.game.end_reason import MAX_LENGTH, EndReason
 from spag_ray.game.protocol import MAX_PAYOFF, Game, History, PaidByEnd, Ruling, seat_of, seat_to_move, seats_of, tie
-from spag_ray.game.rules import Outcome, Role, Verdict
+from spag_ray.game.rules import MAX_END_REASON, EndReason, Outcome, Role, Verdict
 from spag_ray.game.turn import one_line
 
 STYLES = ("chat", "lines", "flat")
@@ -188,8 +187,8 @@ def ruling_faults(
         yield "breaker", f"seat {seat_of(breaker)} is said to have broken the rules, but seat {mover} moved last"
     if not isinstance(ruling.end_reason, str) or not ruling.end_reason.strip():
         yield "end reason", f"the end reason is {ruling.end_reason!r:.60}; give a short text"
-    elif len(ruling.end_reason) > MAX_LENGTH:
-        yield "end reason", f"an end reason has {len(ruling.end_reason)} characters; at most {MAX_LENGTH} are read"
+    elif len(ruling.end_reason) > MAX_END_REASON:
+        yield "end reason", f"an end reason has {len(ruling.end_reason)} characters; at most {MAX_END_REASON} are read"
     if not isinstance(ruling.reason, str):
         yield "reason", f"the reason is {ruling.reason!r:.60}; give a text"
     if ruling.span is not None and not _is_inside(ruling.span, len(history[-1])):

@@ -21,8 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import Outcome, Role
+from spag_ray.game.rules import EndReason, Outcome, Role
 
 History: TypeAlias = Sequence[str]
 Message: TypeAlias = Mapping[str, str]  # {"role": "user" or "assistant", "content": text}

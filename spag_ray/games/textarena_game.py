@@ -20,8 +20,8 @@ from typing import TypeAlias
 from cachetools import FIFOCache, LRUCache
 
 from spag_ray.errors import ConfigError, InputError
-from spag_ray.game.end_reason import MAX_LENGTH
 from spag_ray.game.protocol import History, Message, Ruling, breach, tie, win
+from spag_ray.game.rules import MAX_END_REASON
 from spag_ray.games.textarena_table import End, Table
 
 NUM_SEEDS = 1000
@@ -206,7 +206,7 @@ def _ruling(end: End, table: Table) -> Ruling:
     if end.breaker is not None and payoffs[mover] <= payoffs[1 - mover]:
         kind = "environment error" if end.is_error else "invalid move"
         return breach(mover, kind, payoffs, reason=end.reason)
-    reason = " ".join(end.reason.split())[:MAX_LENGTH] or "ended"
+    reason = " ".join(end.reason.split())[:MAX_END_REASON] or "ended"
     if payoffs[0] == payoffs[1]:
         return tie("draw", payoffs, reason)
     return win(0 if payoffs[0] > payoffs[1] else 1, "won", payoffs, reason=reason)

@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from spag_ray.game.end_reason import EndReason
 from spag_ray.game.protocol import Ruling
-from spag_ray.game.rules import Outcome, Role
+from spag_ray.game.rules import EndReason, Outcome, Role
 from spag_ray.games.taboo.referee.folding import FoldedText
 
 _CLAIM = "i know the word! it.{1,8}"
