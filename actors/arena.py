@@ -282,7 +282,7 @@ async def play_turn(
         request_id=f"{task.episode_id}/{len(turns)}",
         prompt_ids=prompt_ids,
         sampling=replace(player.sampling, seed=_turn_seed(task, len(turns)), stop_token_ids=player.renderer.stop_ids),
-        view=GameView(role, tuple((turn.role, turn.text) for turn in turns), task.scenario),
+        view=GameView(role, tuple(turn.text for turn in turns), task.scenario),
         adapter=player.adapter,
     )
     completion, forced = await _reply(player, request, seats)

@@ -17,7 +17,7 @@ from spag_ray.game.styles import game_renderer
 from spag_ray.games.kuhn import KuhnPoker
 from tests.support.families import tokenizer_of
 
-VIEW = GameView(Role.DEFENDER, ((Role.ATTACKER, "bet"),), "KJ")
+VIEW = GameView(Role.DEFENDER, ("bet",), "KJ")
 
 
 class Told(KuhnPoker):

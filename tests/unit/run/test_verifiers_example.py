@@ -97,7 +97,7 @@ class SaysSo:
     def _answer(self, request: Request) -> Completion:
         assert request.view is not None
         seat, scenario = seat_of(request.view.role), request.view.scenario
-        history = [text for _, text in request.view.history]
+        history = list(request.view.history)
         rng = random.Random(f"0/{scenario}/{len(history)}")
         if self._is_scripted:
             text = self._game.scripted(seat, history, scenario, rng)
