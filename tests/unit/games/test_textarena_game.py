@@ -20,8 +20,7 @@ from spag_ray.game.rules import Outcome
 from spag_ray.games import textarena_game
 from spag_ray.games.of_config import game_of, scenarios_of
 from spag_ray.games.registry import load_game
-from spag_ray.games.textarena_game import TextArenaGame
-from spag_ray.games.textarena_table import Table
+from spag_ray.games.textarena_game import Table, TextArenaGame
 from tests.support.not_here import needs_textarena
 
 TEN = (
