@@ -93,7 +93,7 @@ class Player:
 
 @dataclass(frozen=True)
 class Rules:
-    """A game, its `name` in the configuration, and `style`, how its messages become a prompt (renderer.py);
+    """A game, its `name` in the configuration, and `style`, how its messages become a prompt (styles.py);
     `template_kwargs`: what chat templates are given besides. `heard`: as what a listener scores its hidden fact in
     games of self-play (objective.gain_event); None without a listener."""
 

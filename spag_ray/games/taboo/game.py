@@ -51,9 +51,8 @@ class TabooGame:
     @classmethod
     def configured(cls, config: RunConfig) -> TabooGame:
         game = config.game
-        several = (
-            {} if game.max_guesses == 1 else {"max_guesses": game.max_guesses}
-        )  # own subclasses may have one guess
+        # A user's own subclass may have one guess.
+        several = {} if game.max_guesses == 1 else {"max_guesses": game.max_guesses}
         return cls(load_template(config.prompts), game.max_turns, game.rules, **several)
 
     @property
