@@ -110,8 +110,7 @@ class PolicyModel(TemplateLM):
         pairs = [self._fitted(context, continuation) for _, context, continuation in requests]
         size = max(1, min(self._at_once, len(pairs) // (2 * len(self._policies))))
         chunks = [pairs[start : start + size] for start in range(0, len(pairs), size)]
-        # One chunk is read while another waits.
-        scored: list[list[Score]] = self._ask(lambda policy, chunk: policy.score(chunk), chunks, 2, len(pairs))
+        scored = self._ask(_score, chunks, 2, len(pairs))  # one chunk is read while another waits
         return [(sum(score.logprobs), score.is_greedy) for scores in scored for score in scores]
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
@@ -247,3 +246,7 @@ def sampling_of(options: dict[str, Any], seed: int, tokenizer: Any) -> tuple[Sam
         tuple({*end_ids(tokenizer), *special}),
     )
     return sampling, stops
+
+
+async def _score(policy: Policy, pairs: list[Pair]) -> list[Score]:
+    return await policy.score(pairs, temperature=1.0)
