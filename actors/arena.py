@@ -16,7 +16,7 @@ import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -93,7 +93,7 @@ class Player:
 
 @dataclass(frozen=True)
 class Rules:
-    """A game, its `name` in the configuration, and `style`, how its messages become a prompt (renderer.py);
+    """A game, its `name` in the configuration, and `style`, how its messages become a prompt (styles.py);
     `template_kwargs`: what chat templates are given besides. `heard`: as what a listener scores its hidden fact in
     games of self-play (objective.gain_event); None without a listener."""
 
@@ -119,7 +119,8 @@ class Rules:
 
 
 class Seats:
-    """The engines of one game: one per policy; a policy that plays itself uses one engine for both seats."""
+    """The engines of one game: one per policy; a policy that plays itself uses one engine for both seats. The game
+    leaves them when its block ends."""
 
     def __init__(self) -> None:
         self._members: dict[EnginePool, Member] = {}
@@ -136,7 +137,10 @@ class Seats:
     async def score(self, player: Player, sequences: Pairs) -> list[Score]:
         return await player.pool.score(self._members[player.pool], sequences, player.adapter)
 
-    def leave(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         for pool, member in self._members.items():
             pool.leave(member)
 
@@ -146,8 +150,7 @@ async def play_game(task: GameTask, players: Mapping[str, Player], rules: Rules)
     LISTENER, it then scores the hidden fact after each hint (Turn.listener_logprob). Raises EngineError when all tries
     of a turn failed."""
     turns: list[Turn] = []
-    seats = Seats()
-    try:
+    with Seats() as seats:
         while True:
             role = role_to_move(turns, task, rules)
             turn = await play_turn(task, turns, role, players[task.player(role)], rules, seats)
@@ -162,8 +165,11 @@ async def play_game(task: GameTask, players: Mapping[str, Player], rules: Rules)
             turns = await _with_fact_scored(turns, task, players, rules, seats)
         if LISTENER in players:
             turns = await _listened_to(turns, task, players[LISTENER], rules, seats)
-    finally:
-        seats.leave()
+    return ended_game(task, rules, turns, verdict, players[task.attacker].sampling.temperature)
+
+
+def ended_game(task: GameTask, rules: Rules, turns: Sequence[Turn], verdict: Verdict, temperature: float) -> Episode:
+    """A game as it is logged."""
     return Episode(
         episode_id=task.episode_id,
         number=task.number,
@@ -171,7 +177,7 @@ async def play_game(task: GameTask, players: Mapping[str, Player], rules: Rules)
         scenario=task.scenario,
         max_turns=rules.max_turns,
         rules=rules.variant,
-        temperature=players[task.attacker].sampling.temperature,
+        temperature=temperature,
         turns=tuple(turns),
         verdict=verdict,
         game=rules.name,
@@ -186,14 +192,12 @@ async def answer(
     role that moves next."""
     turns: list[Turn] = []
     for text in texts:
-        turns.append(heard_turn(text, turns, role_to_move(turns, task, rules), task, player, "somebody"))
+        mover = role_to_move(turns, task, rules)
+        turns.append(player.renderer.told_turn(turns, mover, text, task.scenario, "somebody"))
     verdict = verdict_after(turns, task, rules) if turns else None
     if verdict is None and role_to_move(turns, task, rules) is role:
-        seats = Seats()
-        try:
+        with Seats() as seats:
             turn = await play_turn(task, turns, role, player, rules, seats)
-        finally:
-            seats.leave()
         if turn is None:
             return list(texts), out_of_room(role, len(turns)), None
         turns.append(turn)
@@ -204,14 +208,6 @@ async def answer(
 def role_to_move(turns: Sequence[Turn], task: GameTask, rules: Rules) -> Role:
     """The seat of the next turn in a game that is not over."""
     return SEATS[seat_to_move(rules.game, [turn.text for turn in turns], task.scenario)]
-
-
-def heard_turn(text: str, turns: Sequence[Turn], role: Role, task: GameTask, player: Player, policy: str) -> Turn:
-    """A turn of `role` that came as text, after `turns`. `player`'s tokenizer gives its tokens, and the prompt that
-    this seat would have read; nobody sampled them, so their log-probabilities are 0."""
-    ids = player.renderer.reply_ids(text)
-    prompt_ids = player.renderer.prompt(turns, role, task.scenario)
-    return Turn(role, text, prompt_ids, ids, (0.0,) * len(ids), policy)
 
 
 async def play_all(
@@ -286,7 +282,7 @@ async def play_turn(
         request_id=f"{task.episode_id}/{len(turns)}",
         prompt_ids=prompt_ids,
         sampling=replace(player.sampling, seed=_turn_seed(task, len(turns)), stop_token_ids=player.renderer.stop_ids),
-        view=GameView(role, tuple((turn.role, turn.text) for turn in turns), task.scenario),
+        view=GameView(role, tuple(turn.text for turn in turns), task.scenario),
         adapter=player.adapter,
     )
     completion, forced = await _reply(player, request, seats)

@@ -128,9 +128,8 @@ class EndpointPolicy:
         log.warning("%s: %s gave no text; %s", request.request_id, self._endpoint.model, told)
 
     def _messages(self, view: GameView) -> list[dict[str, str]]:
-        history = [text for _, text in view.history]
         seat = seat_of(view.role)
-        messages = [dict(each) for each in checked_messages(self._game, seat, history, view.scenario)]
+        messages = [dict(each) for each in checked_messages(self._game, seat, list(view.history), view.scenario)]
         if self._style == "lines" and isinstance(self._game, SpeaksInLines):
             messages[-1]["content"] += f"\n{self._game.line_start(seat)}"
         return messages

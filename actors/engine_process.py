@@ -10,10 +10,9 @@ import contextlib
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
@@ -116,26 +115,8 @@ async def _ended(processes: Sequence[BaseProcess]) -> None:
 # In the process of the engine.
 
 
-@dataclass
-class _Engine:
-    """vLLM's engine belongs to the event loop that it was started in."""
-
-    loop: asyncio.AbstractEventLoop
-    policy: LoadedPolicy
-
-    def run(self, call: Coroutine[Any, Any, _R]) -> _R:
-        """Errors cross to the asking process as SpagError, because others may not survive pickling."""
-        try:
-            return self.loop.run_until_complete(call)
-        except SpagError:
-            raise
-        except Exception as error:
-            if self.policy.is_dead:
-                os._exit(1)
-            raise EngineError(f"{self.policy.name}: {type(error).__name__}: {str(error)[:300]}") from None
-
-
-_engine: _Engine | None = None
+# vLLM's engine belongs to the event loop that it was started in.
+_engine: tuple[asyncio.AbstractEventLoop, LoadedPolicy] | None = None
 
 
 def _end_with(parent: int) -> None:
@@ -148,12 +129,21 @@ def _open(model: str, config: EngineConfig, name: str) -> None:
     global _engine
     set_before_libraries(config.env)
     loop = asyncio.new_event_loop()
-    _engine = _Engine(loop, loop.run_until_complete(start_engine(model, config, name)))
+    _engine = loop, loop.run_until_complete(start_engine(model, config, name))
 
 
 def _call(method: str, *arguments: Any) -> Any:
-    """The result of the policy's method. A policy that could not be loaded is only closed, which does nothing."""
+    """The result of the policy's method. A policy that could not be loaded is only closed, which does nothing. Errors
+    cross to the asking process as SpagError, because others may not survive pickling."""
     if _engine is None and method == "close":
         return None
     assert _engine is not None
-    return _engine.run(getattr(_engine.policy, method)(*arguments))
+    loop, policy = _engine
+    try:
+        return loop.run_until_complete(getattr(policy, method)(*arguments))
+    except SpagError:
+        raise
+    except Exception as error:
+        if policy.is_dead:
+            os._exit(1)
+        raise EngineError(f"{policy.name}: {type(error).__name__}: {str(error)[:300]}") from None

@@ -67,8 +67,7 @@ class PolicyModel(TemplateLM):
 
     @property
     def eot_token_id(self) -> int:
-        token: int = self.tokenizer.eos_token_id
-        return token
+        return int(self.tokenizer.eos_token_id)
 
     @property
     def prefix_token_id(self) -> int:

@@ -1,4 +1,4 @@
-"""Model folders: the built-in demonstration model, and early checks for missing files."""
+"""Model folders: the built-in demonstration model, early checks for missing files, and a folder's weights."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spag_ray.errors import ModelError, meant_path
 from spag_ray.host.whole_files import open_as_folder
-from spag_ray.weights.weight_files import check_is_whole
+from spag_ray.weights.weight_files import check_is_whole, weight_files
+
+if TYPE_CHECKING:
+    from spag_ray.weights.snapshot import Snapshot
 
 BUILT_IN = "smollm2-135m-instruct"
 CONVERT_WITHIN_S = 900.0  # it takes 20 s on two cores
@@ -66,6 +69,34 @@ def inner_linear_layers(folder: str) -> list[str]:
         name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear) and module is not head
     }
     return sorted({name.rsplit(".", 1)[-1] for name in layers})
+
+
+def saved_snapshot(folder: str | Path, version: int, max_bytes: int = 64 * 2**20) -> Snapshot:
+    """The weights of a model folder (safetensors) as a version to load. Raises ModelError when there are none."""
+    import torch
+    from safetensors.torch import load_file
+
+    from spag_ray.weights.snapshot import Snapshot, make_bucket, plan_buckets
+
+    tensors: dict[str, torch.Tensor] = {}
+    for path in weight_files(Path(folder)):
+        if path.suffix == ".safetensors":
+            tensors |= load_file(path)
+    if not tensors:
+        raise ModelError(f"{folder}: no *.safetensors in it, so there is no model to load")
+    buckets = []
+    for index, names in enumerate(plan_buckets([(name, t.nbytes) for name, t in tensors.items()], max_bytes)):
+        parts = (
+            (
+                name,
+                str(tensors[name].dtype).removeprefix("torch."),
+                tuple(tensors[name].shape),
+                tensors[name].contiguous().view(-1).view(torch.uint8).numpy(),
+            )
+            for name in names
+        )
+        buckets.append(make_bucket(index, parts))
+    return Snapshot.of(version, tuple(buckets))
 
 
 def load_tokenizer(folder: str, template_kwargs: Mapping[str, Any] | None = None) -> Any:

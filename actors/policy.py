@@ -51,7 +51,7 @@ class GameView:
     know of it."""
 
     role: Role
-    history: tuple[tuple[Role, str], ...]
+    history: tuple[str, ...]
     scenario: str
 
 

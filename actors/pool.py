@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from actors.policy import Completion, Pairs, Policy, Request, Score
 from spag_ray.errors import EngineError, EngineGoneError
@@ -23,13 +23,15 @@ log = logging.getLogger(__name__)
 @dataclass(eq=False)
 class Member:
     """An engine of a pool. `share`: the part of it that plays for this arena; 0 for one that is to leave when its games
-    have ended. `is_open`: whether it takes new games; `games`: the number assigned to it now."""
+    have ended. `is_open`: whether it takes new games; `games`: the number assigned to it now. `changed`: set when one
+    of them has ended or moved, and when the engine is dropped."""
 
     name: str
     policy: Policy
     share: float = 1.0
     is_open: bool = True
     games: int = 0
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class EnginePool:
@@ -49,7 +51,6 @@ class EnginePool:
         self._members: dict[str, Member] = {}
         self._changed = asyncio.Event()
         self._without_room: set[str] = set()
-        self._empty: dict[str, asyncio.Event] = {}
 
     def join(self, name: str, policy: Policy, share: float = 1.0) -> None:
         """Add an engine; one of the same name is replaced."""
@@ -72,7 +73,7 @@ class EnginePool:
         member = self._members.pop(name, None)
         if member is not None:
             member.is_open = False
-            self._tell(member)
+            member.changed.set()
 
     def wait_for_room(self, name: str) -> None:
         """A requested engine waits for cluster resources. Until `found_room`, waiting time of games does not count."""
@@ -93,7 +94,8 @@ class EnginePool:
         self.close(name)
         member = self._members.get(name)
         while member is not None and member.games and self._members.get(name) is member:
-            await self._empty.setdefault(name, asyncio.Event()).wait()  # two may drain it at once
+            member.changed.clear()
+            await member.changed.wait()  # two may drain it at once: all that wait are woken
 
     def reopen(self, name: str) -> None:
         member = self._members.get(name)
@@ -136,7 +138,7 @@ class EnginePool:
         """A game of this engine has ended or moved."""
         member.games -= 1
         self._leave_if_done(member)
-        self._tell(member)
+        member.changed.set()
 
     async def ask(self, member: Member, request: Request, moved: Callable[[Member], None]) -> Completion:
         """The answer; `moved` is called with the new engine when the game moves.
@@ -190,9 +192,3 @@ class EnginePool:
     def _leave_if_done(self, member: Member) -> None:
         if not member.share and not member.games and self._members.get(member.name) is member:
             self.drop(member.name)
-
-    def _tell(self, member: Member) -> None:
-        if member.games == 0 or not member.is_open:
-            waiting = self._empty.pop(member.name, None)
-            if waiting is not None:
-                waiting.set()

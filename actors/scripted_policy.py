@@ -42,7 +42,7 @@ class ScriptedPolicy:
     def reply(self, view: GameView, request_id: str = "") -> str:
         """Its reply, a function of the game, the request's id and the seed."""
         rng = random.Random(f"{self._seed}/{request_id}/{len(view.history)}")
-        return self._game.scripted(seat_of(view.role), [text for _, text in view.history], view.scenario, rng)
+        return self._game.scripted(seat_of(view.role), list(view.history), view.scenario, rng)
 
     async def score(self, sequences: Pairs, temperature: float = 1.0, adapter: str | None = None) -> list[Score]:
         raise EngineError("a scripted policy has no probabilities to score with")

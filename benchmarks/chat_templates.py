@@ -25,8 +25,9 @@ from transformers import PreTrainedTokenizerFast
 
 from actors.models import load_tokenizer
 from spag_ray.errors import ModelError
-from spag_ray.game.renderer import Renderer, game_renderer
+from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Role, next_role
+from spag_ray.game.styles import game_renderer
 from spag_ray.game.turn import Turn
 from spag_ray.games.taboo.game import TabooGame
 from spag_ray.tokens import THOUGHT

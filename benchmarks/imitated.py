@@ -126,14 +126,11 @@ class Measure:
             text = await hint(word, turns, number)
             if text is None:
                 return None
-            turns.append(self._turn(turns, Role.ATTACKER, text, word))
+            turns.append(self._renderer.told_turn(turns, Role.ATTACKER, text, word, "measured"))
             if place < NUM_HINTS - 1:
-                turns.append(self._turn(turns, Role.DEFENDER, rng.choice(expert_lines.QUESTIONS), word))
+                asked = rng.choice(expert_lines.QUESTIONS)
+                turns.append(self._renderer.told_turn(turns, Role.DEFENDER, asked, word, "measured"))
         return Heard(word, self._renderer.prompt(turns, Role.DEFENDER, word), tuple(turns))
-
-    def _turn(self, turns: Sequence[Turn], role: Role, text: str, word: str) -> Turn:
-        ids = self._renderer.reply_ids(text)
-        return Turn(role, text, self._renderer.prompt(turns, role, word), ids, (0.0,) * len(ids), "measured")
 
     def first_choices(self, heard: Sequence[Heard]) -> float | None:
         """The share of words that are the model's first choice for the claim."""

@@ -182,11 +182,11 @@ def _games(game: OpenSpielGame, setting: Setting, opponents: Any, players: Any, 
         deal = number // 2 % len(tree._roots)
         node, steps = tree._roots[deal], []
         while not isinstance(node, tuple):
-            seat, ends = tree.places[node.place].seat, tables[tree.places[node.place].seat][node.place]
+            place, ends = node.place, tables[node.place.seat][node.place.number]
             draw = chance.random() * ends[-1]
             reply = next(index for index, end in enumerate(ends) if draw <= end)
-            steps.append((node.place, reply, seat))
-            node = node.children[tree.places[node.place].decision.replies[reply]]
+            steps.append((place.number, reply, place.seat))
+            node = node.children[place.decision.replies[reply]]
         learns = [name in ("attacker", "defender") for name in names]
         played.append((deal, steps, node[0], learns))
         if not all(learns):

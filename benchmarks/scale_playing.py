@@ -32,8 +32,8 @@ from spag_ray.config.parts import ClusterConfig, StreamConfig, SupervisionConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import decode, encode
 from spag_ray.game.protocol import TABOO
-from spag_ray.game.renderer import game_renderer
 from spag_ray.game.rules import Role, Verdict
+from spag_ray.game.styles import game_renderer
 from spag_ray.game.turn import Turn
 from spag_ray.games.taboo.decks import load_deck
 from spag_ray.games.taboo.game import TabooGame

@@ -49,8 +49,8 @@ from spag_ray.config.engine import EngineConfig
 from spag_ray.config.parts import ClusterConfig
 from spag_ray.episodes.wire import decode
 from spag_ray.game.protocol import TABOO
-from spag_ray.game.renderer import game_renderer
 from spag_ray.game.rules import Role, next_role
+from spag_ray.game.styles import game_renderer
 from spag_ray.game.turn import Turn
 from spag_ray.games.taboo.decks import load_deck
 from spag_ray.games.taboo.game import TabooGame

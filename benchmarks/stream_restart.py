@@ -26,8 +26,7 @@ from cluster.buffer.stream import STAGE, GameStream
 from spag_ray.config.parts import StreamConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import encode
-from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import Outcome, Role, Verdict
+from spag_ray.game.rules import EndReason, Outcome, Role, Verdict
 from spag_ray.game.turn import Turn
 from spag_ray.game.words import WordsOfGame, WordStream
 

@@ -121,7 +121,7 @@ def framing_ids(tokenizer: Tokenizer) -> frozenset[int]:
     special = {token for token, added in tokenizer.added_tokens_decoder.items() if added.special}
     written: list[str | int] = []
     if getattr(tokenizer, "chat_template", None):
-        with suppress(ModelError):  # who needs it says so (ChatFrame)
+        with suppress(ModelError):  # who needs it says so (ChatRenderer)
             written = template_parts(tokenizer, chat_text(tokenizer, ("a", "b", "c")))
     marks = {*special, *tokenizer.all_special_ids, *(part for part in written if isinstance(part, int))}
     thought = thought_marks(tokenizer).keys() - special

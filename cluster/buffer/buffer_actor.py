@@ -25,7 +25,7 @@ from cluster.buffer.stream import STAGE, GameStream, Leases, StreamCounts
 from cluster.handles import Actor, Handle, R, Ref, actor_method
 from cluster.runtime.ray_session import NoAnswerError, collect_seldom, get
 from spag_ray.config.parts import StreamConfig
-from spag_ray.episodes.game_count import GameCount
+from spag_ray.episodes.episode import GameCount
 from spag_ray.episodes.wire import read_head
 from spag_ray.game.words import WordStream
 from spag_ray.host.folder_lease import FolderLease

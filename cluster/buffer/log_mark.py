@@ -15,11 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from spag_ray.episodes.episode import Played
-from spag_ray.episodes.game_count import GameCount
+from spag_ray.episodes.episode import GameCount, Played
 from spag_ray.episodes.log import LOG_START, LogPlace
-from spag_ray.game.end_reason import end_reason
-from spag_ray.game.rules import GameEnd, Outcome, Role
+from spag_ray.game.rules import GameEnd, Outcome, Role, end_reason
 
 _RATE = 0.02
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from cluster.buffer.log_mark import LogMark
 from cluster.buffer.stream import STAGE, GameStream, Leases, StreamCounts
-from spag_ray.episodes.episode import EpisodeHead
-from spag_ray.episodes.game_count import GameCount
+from spag_ray.episodes.episode import EpisodeHead, GameCount
 from spag_ray.episodes.log import LOG_START, EpisodeLog, LogFaults, LogPlace, holds, log_identity, read_records_from
 from spag_ray.episodes.wire import read_head
 from spag_ray.errors import InputError, RunFolderError

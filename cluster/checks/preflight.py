@@ -33,8 +33,7 @@ from spag_ray.episodes.formats import holds_games, read_games, read_samples, rea
 from spag_ray.errors import ConfigError, ModelError, SpagError, reason_of
 from spag_ray.game.game_form import has_turns_left
 from spag_ray.game.protocol import SEATS, Message, Scripted, guesser_of, seat_of, seat_to_move
-from spag_ray.game.renderer import Renderer
-from spag_ray.game.token_frames import first_difference
+from spag_ray.game.renderer import Renderer, first_difference
 from spag_ray.game.turn import Turn, one_line
 from spag_ray.games.of_config import Scenarios, game_of, renderer_of
 from spag_ray.games.registry import SHIPPED

@@ -33,7 +33,7 @@ def engine(told: Told, num_gpus: int = 1) -> Finding:
 async def _engine(told: Told, num_gpus: int) -> Finding:
     # Its core forks, and need not import vLLM again: nothing here has used the GPU so far. Runs spawn it.
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "fork")
-    from actors.tensors import saved_snapshot
+    from actors.models import saved_snapshot
     from actors.vllm_policy import VllmPolicy
     from spag_ray.config.engine import EngineConfig
 

@@ -42,7 +42,6 @@ _UNUSED = (
     "cluster/schedules/tournament.py",
     "cluster/tracking/grafana.py",
     "spag_ray/families/baichuan.py",
-    "spag_ray/families/baichuan_tokenizer.py",
     "spag_ray/games/taboo/deck_check.py",
 )
 _ONLY_FOR = {  # what not every job does: files and folders that no other job uses
@@ -51,7 +50,7 @@ _ONLY_FOR = {  # what not every job does: files and folders that no other job us
     "own games": ("spag_ray/game/conformance.py",),
     "seeds": ("cluster/commands/seeds.py", "cluster/monitor/comparison.py"),
     "openspiel": ("spag_ray/games/openspiel_game.py",),
-    "textarena": tuple(f"spag_ray/games/textarena_{part}.py" for part in ("game", "table")),
+    "textarena": ("spag_ray/games/textarena_game.py",),
 }
 _UNUSED_FOLDERS = ("cluster/gpu_check", "cluster/serve", "spag_ray/results/export")
 

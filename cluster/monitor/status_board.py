@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from cluster.types import Progress
-from spag_ray.episodes.game_count import GameCount
+from spag_ray.episodes.episode import GameCount
 from spag_ray.results.game_names import GameNames
 
 MAX_NOTES = 50

@@ -23,8 +23,9 @@ from cluster.types import Engine, Seat
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import encode
 from spag_ray.game.protocol import UsesCards, played_by
-from spag_ray.game.renderer import Renderer, game_renderer
+from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Role, Verdict
+from spag_ray.game.styles import game_renderer
 
 MAX_UNSENT = 64  # episodes; play waits when the buffer is that far behind
 

@@ -167,7 +167,7 @@ class EngineActor:
             await self._vllm.hold({name: place for name, place in saved.items() if name is not None})
 
     async def _play_saved(self, folder: str, version: int) -> None:
-        from actors.tensors import saved_snapshot
+        from actors.models import saved_snapshot
 
         with self._loading():
             # In a thread: reading a large model takes longer than a heartbeat may.

@@ -26,7 +26,7 @@ from cluster.fleet.publisher import published_in
 from cluster.runtime.output_files import free_name
 from spag_ray.config.parts import CheckpointConfig
 from spag_ray.config.run import RunConfig
-from spag_ray.episodes.stage_logs import stage_of
+from spag_ray.episodes.log import stage_of
 from spag_ray.errors import LeaseLostError, RunFolderError
 from spag_ray.game.rules import Role
 from spag_ray.host.whole_files import open_as_folder, sync_file, sync_folder, write_atomically

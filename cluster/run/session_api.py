@@ -9,8 +9,7 @@ from typing import Any
 from actors.arena import GameTask
 from cluster.run.parts import RunParts
 from cluster.runtime.ray_session import get
-from spag_ray.episodes.log import read_segment
-from spag_ray.episodes.stage_logs import stage_of
+from spag_ray.episodes.log import read_segment, stage_of
 from spag_ray.episodes.wire import decode
 from spag_ray.errors import InputError, meant
 from spag_ray.game.rules import Outcome, Role

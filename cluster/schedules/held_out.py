@@ -11,9 +11,8 @@ from cluster.schedules.playground import Playground
 from cluster.schedules.rounds import play_round
 from cluster.types import Seat
 from spag_ray.episodes.episode import Episode
-from spag_ray.game.end_reason import EndReason
 from spag_ray.game.protocol import SEATS, seat_to_move
-from spag_ray.game.rules import Role
+from spag_ray.game.rules import EndReason, Role
 from spag_ray.game.words import Scenario
 from spag_ray.games.of_config import Scenarios, game_of
 from spag_ray.host.folder_lease import FolderLease

@@ -12,8 +12,7 @@ from actors.league import Opponents
 from cluster.runtime.ray_session import get
 from cluster.schedules.playground import Playground
 from cluster.types import Seat, engine_players
-from spag_ray.episodes.episode import Episode
-from spag_ray.episodes.game_count import GameCount, count_by_game
+from spag_ray.episodes.episode import Episode, GameCount, count_by_game
 from spag_ray.episodes.wire import decode
 from spag_ray.errors import RunFolderError
 from spag_ray.game.words import Scenario

@@ -16,8 +16,7 @@ from cluster.handles import Ref
 from cluster.runtime.ray_session import get
 from cluster.schedules.playground import Playground
 from cluster.types import Seat
-from spag_ray.episodes.episode import Episode
-from spag_ray.episodes.game_count import GameCount
+from spag_ray.episodes.episode import Episode, GameCount
 from spag_ray.episodes.wire import decode
 from spag_ray.game.words import WordStream
 from spag_ray.results.lines import StreamLine

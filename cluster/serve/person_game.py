@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from actors.arena import GameTask, Player, Rules, Seats, heard_turn, play_turn, role_to_move, verdict_after
+from actors.arena import GameTask, Player, Rules, Seats, ended_game, play_turn, role_to_move, verdict_after
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import InputError, ModelError
 from spag_ray.game.game_form import out_of_room
@@ -56,15 +56,12 @@ class PersonGame:
             raise InputError("say something: an empty turn breaks the rules")
         if len(text) > MAX_CHARACTERS:
             raise InputError(f"a turn has at most {MAX_CHARACTERS} characters; this one has {len(text)}")
-        self._add(heard_turn(text, self.turns, self.person, self.task, player, PERSON))
+        self._add(player.renderer.told_turn(self.turns, self.person, text, self.task.scenario, PERSON))
 
     async def reply(self, player: Player) -> None:
         """The model's turn. Raises EngineError when it does not answer; it can be asked again."""
-        seats = Seats()
-        try:
+        with Seats() as seats:
             turn = await play_turn(self.task, self.turns, self.person.other, player, self.rules, seats)
-        finally:
-            seats.leave()
         if turn is None:
             self.verdict = out_of_room(self.person.other, len(self.turns))
         else:
@@ -88,12 +85,9 @@ class PersonGame:
         if claim is not None:
             asked += [(self.turns[place].prompt_ids + claim.opening_ids, claim.word_ids) for place in places]
         fits = [place for place, sequence in enumerate(asked) if sum(map(len, sequence)) < max_model_len]
-        seats = Seats()
-        try:
+        with Seats() as seats:
             await seats.take(player.pool)
             found = dict(zip(fits, await seats.score(player, [asked[place] for place in fits]), strict=True))
-        finally:
-            seats.leave()
         logprobs = [found[place].logprobs if place in found else () for place in range(len(self.turns))]
         known = {
             turn: math.exp(min(sum(found[place].logprobs), 0.0))
@@ -111,15 +105,4 @@ class PersonGame:
         for place, share in known.items():
             if turns[place].role is not self.person and share > 0:
                 turns[place] = replace(turns[place], word_logprob=math.log(share))
-        return Episode(
-            episode_id=f"{self.task.stage}/{number:06d}",
-            number=number,
-            stage=self.task.stage,
-            scenario=self.task.scenario,
-            max_turns=self.rules.max_turns,
-            rules=self.rules.variant,
-            temperature=temperature,
-            turns=tuple(turns),
-            verdict=self.verdict,
-            game=self.rules.name,
-        )
+        return ended_game(replace(self.task, number=number), self.rules, turns, self.verdict, temperature)

@@ -11,7 +11,7 @@ from spag_ray.config.parts import ImitationConfig, Part, Payoffs, WordsConfig
 from spag_ray.config.several_games import GameConfig
 from spag_ray.errors import meant
 
-STYLES = ("chat", "lines")  # of a game's messages (renderer.py)
+STYLES = ("chat", "lines")  # of a game's messages (styles.py)
 _WORDS_OF_TABOO = ("source", "deck", "max_difficulty", "max_held_out_difficulty")
 _OBJECTIVE_OF_TABOO = (
     *("listening_coeff", "claiming_coeff", "unsaid_coeff"),

@@ -2,5 +2,5 @@
 
 The record of a game on disk: wire.py.
 
-Tests of other names: game_count in test_replay_buffer.py; log in test_episode_log.py; wire in test_episode.py.
+Tests of other names: log in test_episode_log.py; wire in test_episode.py.
 """

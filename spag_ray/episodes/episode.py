@@ -1,4 +1,4 @@
-"""A judged game.
+"""A judged game, and how many games there were and how they ended.
 
 Made by an arena (actors/arena.py), serialised by wire.py, stored in the replay buffer; samples.py turns it into
 training samples.
@@ -12,13 +12,14 @@ training samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from spag_ray.errors import InputError
 from spag_ray.game.protocol import TABOO
-from spag_ray.game.rules import Role, Verdict, next_role
+from spag_ray.game.rules import GameEnd, Outcome, Role, Verdict, end_of, next_role
 from spag_ray.game.turn import Turn
 
 ALTERNATING = {TABOO, "kuhn"}  # shipped games whose turns alternate, the attacker's first
@@ -111,3 +112,39 @@ class EpisodeHead:
 
 
 Played: TypeAlias = Episode | EpisodeHead  # what is counted, and what a stream keeps
+
+
+@dataclass
+class GameCount:
+    """Games and how they ended, their turns and sampled tokens."""
+
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    ends: Counter[GameEnd] = field(default_factory=Counter)
+    num_turns: int = 0
+    num_tokens: int = 0
+
+    @property
+    def num_games(self) -> int:
+        return self.outcomes.total()
+
+    def add(self, game: Played) -> None:
+        self.outcomes[game.verdict.outcome] += 1
+        self.ends[end_of(game.verdict)] += 1
+        self.num_turns += game.num_turns
+        self.num_tokens += game.num_tokens
+
+    def __add__(self, other: GameCount) -> GameCount:
+        return GameCount(
+            self.outcomes + other.outcomes,
+            self.ends + other.ends,
+            self.num_turns + other.num_turns,
+            self.num_tokens + other.num_tokens,
+        )
+
+
+def count_by_game(games: Iterable[Played]) -> dict[str, GameCount]:
+    """{name of the game: its games}, in order of first appearance."""
+    found: dict[str, GameCount] = {}
+    for each in games:
+        found.setdefault(each.game, GameCount()).add(each)
+    return found

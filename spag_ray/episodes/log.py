@@ -12,22 +12,28 @@ from __future__ import annotations
 import logging
 import mmap
 import os
+import re
 import struct
 import zlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import FileIO
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import NamedTuple
 
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import MAX_RECORD_BYTES, decode
+from spag_ray.errors import InputError
 from spag_ray.host.whole_files import sync_folder
+from spag_ray.stages import Stage, order_of
 
 MARK = b"\xf0SPG"  # 0xf0 starts a UTF-8 character of four bytes, which "SPG" does not continue: no text contains this
 SEGMENT_BYTES = 256 * 2**20
 _HEADER = struct.Struct(">4sII")
+_SEGMENT = re.compile(r"(.+?)(?:\.\d+)?\.log", re.DOTALL)
+_LATER = re.compile(r"(.+)\.\d+\.log")
 _say = logging.getLogger("spag_ray")
 
 
@@ -102,10 +108,11 @@ class EpisodeLog:
         before = self._file.tell()
         try:
             headers = (_HEADER.pack(MARK, len(data), zlib.crc32(data)) for data in records)
-            self._file.write(b"".join(chain.from_iterable(zip(headers, records, strict=True))))
+            self._file.write_all(b"".join(chain.from_iterable(zip(headers, records, strict=True))))
             self._file.sync()
         except OSError:
             self._file.truncate(before)
+            self._file.seek(before)
             raise
         sizes = (_HEADER.size + len(data) for data in records)
         return [LogPlace(self._number, offset) for offset in accumulate(sizes, initial=before)][:-1]
@@ -117,35 +124,22 @@ class EpisodeLog:
         return _Unbuffered(segment_path(self.path, self._number))
 
 
-class _Unbuffered:
+class _Unbuffered(FileIO):
     """Appends to a file, without a buffer that a failed write would leave half full."""
 
     def __init__(self, path: Path) -> None:
         is_new = not path.exists()
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        self._size = os.fstat(self._descriptor).st_size
+        super().__init__(path, "a")
         if is_new:
             sync_folder(path.parent)
 
-    def tell(self) -> int:
-        return self._size
-
-    def write(self, data: bytes) -> None:
+    def write_all(self, data: bytes) -> None:
         view = memoryview(data)
         while view:
-            written = os.write(self._descriptor, view)
-            self._size += written
-            view = view[written:]
+            view = view[os.write(self.fileno(), view) :]
 
     def sync(self) -> None:
-        os.fsync(self._descriptor)
-
-    def truncate(self, size: int) -> None:
-        os.ftruncate(self._descriptor, size)
-        self._size = size
-
-    def close(self) -> None:
-        os.close(self._descriptor)
+        os.fsync(self.fileno())
 
 
 def segment_path(path: Path, number: int) -> Path:
@@ -203,6 +197,40 @@ def read_log(path: Path, faults: LogFaults | None = None) -> Iterator[Episode]:
     """Every whole episode of a log, one at a time."""
     for data in read_records(path, faults):
         yield decode(data)
+
+
+def stage_of(segment: Path) -> Stage:
+    """The stage whose log, NAME.log, NAME.1.log ..., this file is a segment of."""
+    found = _SEGMENT.fullmatch(segment.name)
+    return Stage.parse(segment.name if found is None else found[1])
+
+
+def stage_logs(folder: Path) -> dict[str, Path]:
+    """{stage: the first segment of its log}, in the order of the run."""
+    names = {path.name for path in folder.glob("*.log")}
+    stages = [
+        name.removesuffix(".log")
+        for name in names
+        if (segment := _LATER.fullmatch(name)) is None or f"{segment[1]}.log" not in names
+    ]
+    return {stage: folder / f"{stage}.log" for stage in sorted(stages, key=order_of)}
+
+
+def read_stage(path: Path, faults: LogFaults) -> Iterator[tuple[int, Episode]]:
+    """(place of its record, episode) for each episode of a log, one at a time. What cannot be read is counted."""
+    for place, record in enumerate(stage_records(path, faults)):
+        try:
+            episode = decode(record)
+        except InputError:
+            faults.num_refused += 1
+            continue
+        yield place, episode
+
+
+def stage_records(path: Path, faults: LogFaults) -> Iterator[bytes]:
+    """Every whole record of a log; adds to `faults` and logs nothing."""
+    for segment in segments(path):
+        yield from (data for _, data in scan(segment, faults))
 
 
 def scan(segment: Path, faults: LogFaults, begin: int = 0) -> Iterator[tuple[int, bytes]]:

@@ -8,16 +8,15 @@ from __future__ import annotations
 import contextlib
 import sys
 from array import array
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import msgpack
 
 from spag_ray.episodes.episode import Episode, EpisodeHead
 from spag_ray.errors import InputError
-from spag_ray.game.end_reason import MAX_LENGTH, EndReason, end_reason
 from spag_ray.game.protocol import MAX_PAYOFF, TABOO
-from spag_ray.game.rules import Outcome, Role, Verdict
+from spag_ray.game.rules import MAX_END_REASON, EndReason, Outcome, Role, Verdict, end_reason
 from spag_ray.game.turn import Turn, num_forced
 
 WIRE_VERSION = 5
@@ -25,6 +24,7 @@ MAX_RECORD_BYTES = 16 * 2**20
 MAX_PROMPT_TOKENS = 2**22  # of all prompts of an episode: small records may decode to large ones
 _SEATS = tuple(Role)
 _REASONS = {TABOO: frozenset(EndReason)}  # why games of a game end; those of the others may end with any text
+_T = TypeVar("_T")
 _IDS = "I"  # of the array module: 4 bytes, unsigned
 assert sys.byteorder == "little", "records are written in the machine's byte order, which has to be little-endian"
 
@@ -141,7 +141,7 @@ def decode(data: bytes) -> Episode:
                     first_version=_whole(first),
                     last_version=_whole(last),
                     finish_reason=_text(finish),
-                    word_logprob=None if word_logprob is None else _number(word_logprob),
+                    word_logprob=_if_there(_number, word_logprob),
                     forced=forced,
                     listener_logprob=listener_logprob,
                 )
@@ -162,11 +162,7 @@ def decode(data: bytes) -> Episode:
 
 def _last(forced: Any = None, listener_logprob: Any = None) -> tuple[tuple[int, int] | None, float | None]:
     """The inverse of `_last_values`."""
-    bounds = None
-    if forced is not None:
-        start, end = forced
-        bounds = _whole(start), _whole(end)
-    return bounds, None if listener_logprob is None else _number(listener_logprob)
+    return _if_there(_span, forced), _if_there(_number, listener_logprob)
 
 
 @contextlib.contextmanager
@@ -196,19 +192,23 @@ def _verdict(record: dict[str, Any]) -> Verdict:
         end_reason=_end_reason(record, end_reason),
         length=_whole(length),
         reason=_text(reason),
-        turn=None if turn_index is None else _whole(turn_index),
-        span=None if span is None else _span(span),
-        payoffs=None if payoffs is None else _payoffs(payoffs),
+        turn=_if_there(_whole, turn_index),
+        span=_if_there(_span, span),
+        payoffs=_if_there(_payoffs, payoffs),
     )
 
 
 def _end_reason(record: dict[str, Any], value: Any) -> EndReason | str:
-    if len(_text(value)) > MAX_LENGTH:
-        raise ValueError(f"an end reason of {len(value)} characters; at most {MAX_LENGTH} are read")
+    if len(_text(value)) > MAX_END_REASON:
+        raise ValueError(f"an end reason of {len(value)} characters; at most {MAX_END_REASON} are read")
     known = _REASONS.get(_text(record["game"]))
     if known is not None and value not in known:
         raise ValueError(f"{value!r} ends no game of {record['game']}")
     return end_reason(value)
+
+
+def _if_there(checked: Callable[[Any], _T], value: Any) -> _T | None:
+    return None if value is None else checked(value)
 
 
 def _text(value: Any) -> str:
@@ -235,11 +235,14 @@ def _span(value: Any) -> tuple[int, int]:
 
 
 def _payoffs(value: Any) -> tuple[float | None, float | None]:
-    attacker, defender = (None if each is None else _number(each) for each in value)
-    for each in (attacker, defender):
-        if each is not None and not abs(each) <= MAX_PAYOFF:
-            raise ValueError(f"a payoff of {each}; it is from -{MAX_PAYOFF:g} to {MAX_PAYOFF:g}")
-    return attacker, defender
+    attacker, defender = value
+    return _if_there(_payoff, attacker), _if_there(_payoff, defender)
+
+
+def _payoff(value: Any) -> float:
+    if not abs(payoff := _number(value)) <= MAX_PAYOFF:
+        raise ValueError(f"a payoff of {payoff}; it is from -{MAX_PAYOFF:g} to {MAX_PAYOFF:g}")
+    return payoff
 
 
 def _bytes(value: Any) -> bytes:

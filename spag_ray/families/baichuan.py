@@ -8,6 +8,10 @@ each of its rows by the row's L2 norm before it is used (NormHead, arXiv 2309.10
 least float32, and rounded to the stored dtype.
 
 Weights are mapped from their files, converted one at a time, and written whenever SHARD_BYTES of them are ready.
+
+The SentencePiece model becomes an ordinary fast tokenizer. It is a BPE with byte fallback. It normalises nothing and
+begins no text with a space. Its own symbols are runs of spaces, which are always whole tokens, and `<reserved_N>`,
+which frame chats: these are special tokens here, so that text of players never has one.
 """
 
 from __future__ import annotations
@@ -30,8 +34,8 @@ from transformers import LlamaConfig
 from spag_ray.errors import ModelError
 from spag_ray.families.alibi_llama import AlibiLlamaConfig, AlibiLlamaForCausalLM
 from spag_ray.families.auto import AutoModelForCausalLM
-from spag_ray.families.baichuan_tokenizer import convert_sentencepiece
 from spag_ray.host.whole_files import open_as_folder
+from spag_ray.tokens import plain_ids
 
 SHARD_BYTES = 2**30
 NORM_ROWS = 4096  # of the head, normalised at a time
@@ -39,6 +43,21 @@ FIRST_BAICHUAN_VOCABULARY = 64000
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 OTHERS = ("hidden_act", "initializer_range", "rms_norm_eps", "bos_token_id", "eos_token_id", "pad_token_id")
 COMPUTED = ("rotary_emb.inv_freq", "future_mask")  # tensors that follow from the configuration
+
+
+BPE = 2  # in SentencePiece's trainer_spec.model_type
+NORMAL, CONTROL, USER_DEFINED = 1, 3, 4  # types of pieces
+
+# Ids on these are compared with SentencePiece's own.
+SAMPLES = (
+    "It flows past the old town.",
+    " a space before,  two within,    four, and one at the end ",
+    "3.14159 + 2024 = 2027.14159",
+    "def f(x):\n\treturn {\n        'a': x,\n    }\n\n",
+    "我知道这个词了！它是“河流”。",
+    "naïve Ångström, Привет, ひらがな, 한국어, 🦜𝔘",
+    "",
+)
 
 
 @dataclass(frozen=True)
@@ -65,7 +84,7 @@ def convert(source: Path, target: Path) -> Converted:
     except OSError as error:
         raise ModelError(f"{target} cannot be written: {error.strerror}") from error
     try:
-        convert_sentencepiece(source / "tokenizer.model", config, aside)
+        _convert_tokenizer(source / "tokenizer.model", config, aside)
         files = _write_weights(source, config, aside)
         config.save_pretrained(aside)
         open_as_folder(aside)
@@ -170,3 +189,46 @@ def _stored_weights(source: Path) -> Iterator[tuple[str, Tensor]]:
         except (OSError, RuntimeError, SafetensorError, pickle.UnpicklingError) as error:
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise ModelError(f"{path}: its weights cannot be read: {reason}") from error
+
+
+def _convert_tokenizer(file: Path, config: Any, target: Path) -> None:
+    """Write tokenizer.json and tokenizer_config.json into `target`. The ids of `config` are those of the begin, end and
+    padding tokens.
+
+    Raises ModelError if the file is damaged, of another kind, or if the result differs from SentencePiece.
+    """
+    from google.protobuf.message import DecodeError
+    from sentencepiece import SentencePieceProcessor
+    from tokenizers import AddedToken
+    from transformers import PreTrainedTokenizerFast
+    from transformers.convert_slow_tokenizer import SentencePieceExtractor, SpmConverter, generate_merges
+
+    try:
+        proto = SentencePieceExtractor(str(file)).proto
+        reference = SentencePieceProcessor(model_file=str(file))
+    except (OSError, RuntimeError, DecodeError) as error:
+        raise ModelError(f"{file}: not a SentencePiece model; copy it again") from error
+    if proto.trainer_spec.model_type != BPE:
+        raise ModelError(f"{file}: not a BPE model, which those of Baichuan 2 are")
+    if len(proto.pieces) > config.vocab_size:
+        raise ModelError(f"{file}: {len(proto.pieces)} tokens, but the model has {config.vocab_size}")
+    normal = {piece.piece: number for number, piece in enumerate(proto.pieces) if piece.type == NORMAL}
+    merges = generate_merges(normal, {piece: proto.pieces[number].score for piece, number in normal.items()})
+    vocabulary = {piece.piece: number for number, piece in enumerate(proto.pieces)}
+    fast = SpmConverter.build_tokenizer_from_spm_proto(proto, vocabulary, merges)
+    for piece in proto.pieces:
+        # SentencePiece writes spaces as \u2581 before it looks for pieces, so it never finds one with a space in it.
+        if piece.type in (CONTROL, USER_DEFINED) and " " not in piece.piece:
+            is_special = piece.type == CONTROL or (piece.piece.startswith("<") and piece.piece.endswith(">"))
+            fast.add_tokens([AddedToken(piece.piece, special=is_special, normalized=not is_special)])
+    names = {"bos_token": config.bos_token_id, "eos_token": config.eos_token_id, "pad_token": config.pad_token_id}
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=fast,
+        unk_token=proto.trainer_spec.unk_piece,
+        clean_up_tokenization_spaces=False,
+        **{name: proto.pieces[number].piece for name, number in names.items() if number is not None},
+    )
+    for text in SAMPLES:
+        if list(plain_ids(tokenizer, text)) != reference.encode(text):
+            raise ModelError(f"{file}: as a fast tokenizer it gives other ids for {text!r}; it cannot be converted")
+    tokenizer.save_pretrained(target)

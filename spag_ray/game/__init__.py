@@ -1,7 +1,7 @@
 """The Game protocol: what every game has, how it is rendered, checked, and given its scenarios.
 
 Tests of other names: game_form in test_conformance.py; renderer in test_game_renderer.py;
-rules, turn in test_game.py; token_frames in test_joined_text.py.
+rules, turn in test_game.py; styles in test_joined_text.py.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def examine(game_class: Callable[[], Any], num_games: int = 200, seed: int = 0) 
         players.ask_again()
         players.look_for_unread_secrets()
         players.look_for_waiting_seats()
-    return Report(found, len(scenarios), num_games if scenarios else 0, players.num_questions)
+    return Report(found, len(scenarios), num_games if scenarios else 0, len(players.answers))
 
 
 def _scenarios(game: Any, players: _Players, found: dict[str, str]) -> list[str]:
@@ -105,10 +105,6 @@ class _BrokenError(Exception):
     """The game cannot be played on from here; the fault has been noted."""
 
 
-class _ChangedError(Exception):
-    """The game changed the history that it was given."""
-
-
 @dataclass(frozen=True)
 class _Question:
     """A call of a game's method; `draw` is the seed of the generator that scripted seats get."""
@@ -119,29 +115,17 @@ class _Question:
     seat: int = 0
     draw: int = 0
 
-    def put_to(self, game: Any) -> Any:
-        history = list(self.history)
-        answer = self._asked(game, history)
-        if history != list(self.history):
-            raise _ChangedError
-        return answer
-
-    def _asked(self, game: Any, history: list[str]) -> Any:
-        match self.method:
-            case "scenarios":
-                found = game.scenarios()
-                return found if isinstance(found, str) else list(found)
-            case "rule":
-                return game.rule(history, self.scenario)
-            case "to_move":
-                return game.to_move(history, self.scenario)
-            case "messages":
-                messages = checked_messages(game, self.seat, history, self.scenario)
-                return [{"role": each["role"], "content": each["content"]} for each in messages]
-            case "hidden":
-                found = game.hidden(self.seat, self.scenario)
-                return found if isinstance(found, str) else list(found)
-        return game.scripted(self.seat, history, self.scenario, random.Random(self.draw))
+    def put_to(self, game: Any, history: list[str]) -> Any:
+        """The answer. `history` is this question's, for the game alone."""
+        if self.method == "messages":
+            messages = checked_messages(game, self.seat, history, self.scenario)
+            return [{"role": each["role"], "content": each["content"]} for each in messages]
+        if self.method == "scripted":
+            return game.scripted(self.seat, history, self.scenario, random.Random(self.draw))
+        if self.method in ("rule", "to_move"):
+            return getattr(game, self.method)(history, self.scenario)
+        found = game.scenarios() if self.method == "scenarios" else game.hidden(self.seat, self.scenario)
+        return found if isinstance(found, str) else list(found)
 
     def __str__(self) -> str:
         if self.method == "scenarios":
@@ -156,32 +140,30 @@ class _Players:
 
     def __init__(self, make: Callable[[], Any], game: Any, found: dict[str, str]) -> None:
         self._make, self._game, self._found = make, game, found
-        self._answers: dict[_Question, str] = {}
+        self.answers: dict[_Question, str] = {}  # to every question so far
         self._hides = dict.fromkeys((0, 1), "")  # an example of what is hidden from that seat alone
         self._is_read = dict.fromkeys((0, 1), False)  # whether the other seat read any of it
         self._orders: list[tuple[tuple[int, ...], bool]] = []  # (seats in order, whether ruled), but for breaches
 
-    @property
-    def num_questions(self) -> int:
-        """Different ones that were answered."""
-        return len(self._answers)
-
     def ask(self, question: _Question) -> Any:
         """The answer. Raises _BrokenError where there is none."""
         answer = self._answer(self._game, question)
-        self._compare(question, self._answers.setdefault(question, repr(answer)), repr(answer), "in another game")
+        self._compare(question, self.answers.setdefault(question, repr(answer)), repr(answer), "in another game")
         return answer
 
     def play(self, scenario: str, scripted_share: float, rng: random.Random) -> None:
         """One game. Then a new instance is asked the same questions, the last one first."""
-        before = len(self._answers)
+        before = len(self.answers)
         history: tuple[str, ...] = ()
         movers: tuple[int, ...] = ()
         ruling: Ruling | None = None
         try:
             while ruling is None and (seat := self._next_seat(history, movers, scenario)) is not None:
                 messages = self._read(seat, history, scenario)
-                for text in rng.sample(self._hostile_texts(messages), 2):
+                # With a line as the seat reads those of the other seat.
+                last_line = messages[-1]["content"].splitlines()[-1:]
+                spoken_for = f"{self._game.seats[0]}: {self._game.seats[1]}: yes"
+                for text in rng.sample([*HOSTILE, *last_line, spoken_for], 2):
                     self._try((*history, text), (*movers, seat), scenario)
                 history += (self._reply(seat, messages, history, scenario, scripted_share, rng),)
                 movers += (seat,)
@@ -195,11 +177,11 @@ class _Players:
         except Exception as error:
             self._found.setdefault("made once", f"it cannot be made a second time ({_named(error)})")
             return
-        self._ask_again(new, [*list(self._answers)[before:][::-1], _Question("scenarios")], "of a new instance")
+        self._ask_again(new, [*list(self.answers)[before:][::-1], _Question("scenarios")], "of a new instance")
 
     def ask_again(self) -> None:
         """Every question again, to the instance that has played all games."""
-        self._ask_again(self._game, list(self._answers), "after other games")
+        self._ask_again(self._game, list(self.answers), "after other games")
 
     def look_for_unread_secrets(self) -> None:
         """Texts that nobody reads hide nothing: they were written for other messages."""
@@ -233,10 +215,11 @@ class _Players:
             )
 
     def _answer(self, game: Any, question: _Question) -> Any:
-        method = question.method
+        method, history = question.method, list(question.history)
         try:
-            return question.put_to(game)
-        except _ChangedError:
+            answer = question.put_to(game, history)
+            if history == list(question.history):
+                return answer
             self._found.setdefault(f"{method} changes", f"{method} changes the history that it is given{question}")
         except InputError as error:
             self._found.setdefault(f"{method} form", f"{error}; the history was {_shown(question.history)}")
@@ -250,7 +233,7 @@ class _Players:
                 again = repr(self._answer(game, question))
             except _BrokenError:
                 continue
-            self._compare(question, self._answers[question], again, when)
+            self._compare(question, self.answers[question], again, when)
 
     def _compare(self, question: _Question, told: str, again: str, when: str) -> None:
         if told != again:
@@ -323,11 +306,6 @@ class _Players:
                 self._read(seat, history, scenario)
         except _BrokenError:
             pass
-
-    def _hostile_texts(self, messages: Sequence[Message]) -> list[str]:
-        """With a line as the seat reads those of the other seat."""
-        last_line = messages[-1]["content"].splitlines()[-1:]
-        return [*HOSTILE, *last_line, f"{self._game.seats[0]}: {self._game.seats[1]}: yes"]
 
     def _reply(
         self,

@@ -74,11 +74,9 @@ def probabilities(asked: Sequence[Spelling], logprobs: Sequence[Sequence[float]]
 
 def _prompt(renderer: Renderer, decision: Decision) -> tuple[int, ...]:
     """What the seat reads if earlier replies were spelled in the regular way."""
+    game, history, scenario = renderer.game, decision.history, decision.scenario
+    *movers, role = (SEATS[seat_to_move(game, history[:count], scenario)] for count in range(len(history) + 1))
     turns: list[Turn] = []
-    for index, text in enumerate(decision.history):
-        role = SEATS[seat_to_move(renderer.game, decision.history[:index], decision.scenario)]
-        prompt, ids = renderer.prompt(turns, role, decision.scenario), renderer.reply_ids(text)
-        turns.append(Turn(role, text, prompt, ids, (0.0,) * len(ids), "told"))
-    return renderer.prompt(
-        turns, SEATS[seat_to_move(renderer.game, decision.history, decision.scenario)], decision.scenario
-    )
+    for mover, text in zip(movers, history, strict=True):
+        turns.append(renderer.told_turn(turns, mover, text, scenario, "told"))
+    return renderer.prompt(turns, role, scenario)

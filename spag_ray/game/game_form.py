@@ -8,30 +8,49 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from spag_ray.errors import ConfigError, InputError
-from spag_ray.game.end_reason import MAX_LENGTH, EndReason
-from spag_ray.game.protocol import (
-    MAX_PAYOFF,
-    Game,
-    Guessing,
-    History,
-    PaidByEnd,
-    Ruling,
-    seat_of,
-    seat_to_move,
-    seats_of,
-    tie,
-)
-from spag_ray.game.rules import Outcome, Role, Verdict
+from spag_ray.game.protocol import MAX_PAYOFF, Game, History, PaidByEnd, Ruling, seat_of, seat_to_move, seats_of, tie
+from spag_ray.game.rules import MAX_END_REASON, EndReason, Outcome, Role, Verdict
 from spag_ray.game.turn import one_line
 
 STYLES = ("chat", "lines", "flat")
-_METHODS = ("scenarios", "messages", "rule")
-_OPTIONAL_METHODS = ("scripted", "to_move", "hidden", "decisions", "measure", "average")
-_ATTRIBUTES = ("seats", "max_turns", "is_exhaustive")
+_NEEDED = ("seats", "max_turns", "is_exhaustive", "scenarios", "messages", "rule")
+_CLAIMS = ("guesser", "claim", "claims_from", "fact")  # mean something together (Guessing)
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_none_or(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or is_right(value)
+
+
+_FLAG, _METHOD = (_is_flag, "set it to True or False"), (callable, "it has to be a method")
+_METHOD_OR_NONE = (_is_none_or(callable), "it has to be a method")
+# {part of a game: (whether its value is right, what it has to be)}; the seats' names have messages of their own.
+_PARTS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(("is_exhaustive", "is_simultaneous"), _FLAG),
+    **dict.fromkeys(("scenarios", "messages", "rule"), _METHOD),
+    **dict.fromkeys(("scripted", "to_move", "hidden", "decisions", "measure", "average"), _METHOD_OR_NONE),
+    "prompt_style": (lambda value: value in (None, *STYLES), f"it is one of {', '.join(STYLES)}"),
+    "rule_set": (lambda value: isinstance(value, str | None), "it is the name of its rules"),
+    "thought_marks": (
+        _is_none_or(lambda value: _is_pair(value) and all(isinstance(mark, str) and mark for mark in value)),
+        "give what begins a thought and what ends it, or None",
+    ),
+    "guesser": (lambda value: value in (0, 1), "it is the number of the seat that guesses, 0 or 1"),
+    "claim": (
+        lambda value: isinstance(value, str) and value.count("{word}") == 1,
+        "it needs one {word}, where the fact is named",
+    ),
+    "claims_from": (lambda value: isinstance(value, str), "it is the words after which a reply counts as a claim"),
+    "fact": _METHOD,
+    "max_turns": (lambda value: type(value) is int and value > 0, "it is the number of turns of each seat"),
+}
 
 
 def check_form(game: Any, name: str) -> None:
@@ -43,63 +62,26 @@ def check_form(game: Any, name: str) -> None:
 def form_fault(game: Any) -> str | None:
     """What is missing in the object, or why arenas cannot play it."""
     found: dict[str, Any] = {}
-    for name in (*_ATTRIBUTES, "is_simultaneous", *_METHODS, *_OPTIONAL_METHODS):
+    for name in ("seats", *_PARTS):
         try:
             found[name] = getattr(game, name)
         except AttributeError:
             continue
         except Exception as error:
             return f"its {name} cannot be read ({type(error).__name__}: {error})"
-    if lacks := [each for each in (*_ATTRIBUTES, *_METHODS) if each not in found]:
+    if lacks := [each for each in _NEEDED if each not in found]:
         return f"a game needs {', '.join(lacks)} (docs/games.md)"
-    for name in ("is_exhaustive", "is_simultaneous"):
-        if not isinstance(found.get(name, False), bool):
-            return f"{name} is {found[name]!r:.60}; set it to True or False"
-    methods = [*_METHODS, *(name for name in _OPTIONAL_METHODS if found.get(name) is not None)]
-    for name in methods:
-        if not callable(found[name]):
-            return f"{name} is {found[name]!r:.60}; it has to be a method"
-    if fault := _optional_fault(game):
-        return fault
+    is_guessing = found.keys() >= {*_CLAIMS} and found["fact"] is not None
+    for name, (is_right, remedy) in _PARTS.items():
+        if name in found and (is_guessing or name not in _CLAIMS) and not is_right(found[name]):
+            return f"{name} is {found[name]!r:.60}; {remedy}"
     if found.get("is_simultaneous") and found.get("to_move") is None:
         return "its seats move at the same time; give it `to_move`, which says in which order they are asked"
-    return _seats_fault(found["seats"]) or _turns_fault(found["max_turns"])
-
-
-def _optional_fault(game: Any) -> str | None:
-    """What is wrong with attributes that a game need not have, and that mean something if it has them."""
-    style, rules, marks = (getattr(game, name, None) for name in ("prompt_style", "rule_set", "thought_marks"))
-    if style not in (None, *STYLES):
-        return f"prompt_style is {style!r:.60}; it is one of {', '.join(STYLES)}"
-    if not isinstance(rules, str | None):
-        return f"rule_set is {rules!r:.60}; it is the name of its rules"
-    is_pair = isinstance(marks, tuple | list) and len(marks) == 2
-    if marks is not None and not (is_pair and all(isinstance(mark, str) and mark for mark in marks)):
-        return f"thought_marks is {marks!r:.60}; give what begins a thought and what ends it, or None"
-    return _guessing_fault(game)
-
-
-def _guessing_fault(game: Any) -> str | None:
-    """What is wrong with a game's claims of its hidden fact, if it has one: engines score them after the first
-    evaluated games."""
-    try:
-        if not isinstance(game, Guessing):
-            return None
-        guesser, claim, begins = game.guesser, game.claim, game.claims_from
-    except Exception as error:
-        return f"its claim cannot be read ({type(error).__name__}: {error})"
-    if guesser not in (0, 1):
-        return f"guesser is {guesser!r:.60}; it is the number of the seat that guesses, 0 or 1"
-    if not isinstance(claim, str) or claim.count("{word}") != 1:
-        return f"claim is {claim!r:.60}; it needs one {{word}}, where the fact is named"
-    if not isinstance(begins, str):
-        return f"claims_from is {begins!r:.60}; it is the words after which a reply counts as a claim"
-    return None if callable(game.fact) else f"fact is {game.fact!r:.60}; it has to be a method"
+    return _seats_fault(found["seats"])
 
 
 def _seats_fault(seats: Any) -> str | None:
-    is_pair = isinstance(seats, tuple | list) and len(seats) == 2
-    if not is_pair:
+    if not _is_pair(seats):
         count = len(seats) if isinstance(seats, tuple | list) else repr(seats)
         return f"it has {count} seats; only games of two seats are played"
     if not all(isinstance(seat, str) and seat for seat in seats) or seats[0] == seats[1]:
@@ -107,10 +89,8 @@ def _seats_fault(seats: Any) -> str | None:
     return None
 
 
-def _turns_fault(max_turns: Any) -> str | None:
-    if type(max_turns) is not int or max_turns < 1:
-        return f"max_turns is {max_turns!r:.60}; it is the number of turns of each seat"
-    return None
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple | list) and len(value) == 2
 
 
 def scenarios_fault(every: Sequence[Any]) -> str | None:
@@ -207,8 +187,8 @@ def ruling_faults(
         yield "breaker", f"seat {seat_of(breaker)} is said to have broken the rules, but seat {mover} moved last"
     if not isinstance(ruling.end_reason, str) or not ruling.end_reason.strip():
         yield "end reason", f"the end reason is {ruling.end_reason!r:.60}; give a short text"
-    elif len(ruling.end_reason) > MAX_LENGTH:
-        yield "end reason", f"an end reason has {len(ruling.end_reason)} characters; at most {MAX_LENGTH} are read"
+    elif len(ruling.end_reason) > MAX_END_REASON:
+        yield "end reason", f"an end reason has {len(ruling.end_reason)} characters; at most {MAX_END_REASON} are read"
     if not isinstance(ruling.reason, str):
         yield "reason", f"the reason is {ruling.reason!r:.60}; give a text"
     if ruling.span is not None and not _is_inside(ruling.span, len(history[-1])):
@@ -222,7 +202,7 @@ def ruling_faults(
 
 def _payoff_faults(ruling: Ruling) -> Iterator[tuple[str, str]]:
     payoffs: Any = ruling.payoffs
-    if not isinstance(payoffs, tuple | list) or len(payoffs) != 2:
+    if not _is_pair(payoffs):
         yield "payoffs", f"the payoffs are {payoffs!r:.60}; give each seat a number, or None to leave it untrained"
         return
     if unfit := [each for each in payoffs if each is not None and not _is_payoff(each)]:
@@ -242,5 +222,4 @@ def _is_payoff(value: Any) -> bool:
 
 
 def _is_inside(span: Any, length: int) -> bool:
-    is_pair = isinstance(span, tuple | list) and len(span) == 2 and all(type(each) is int for each in span)
-    return is_pair and 0 <= span[0] <= span[1] <= length
+    return _is_pair(span) and all(type(each) is int for each in span) and 0 <= span[0] <= span[1] <= length

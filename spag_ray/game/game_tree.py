@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from spag_ray.errors import InputError
 from spag_ray.game.game_form import has_turns_left
-from spag_ray.game.protocol import Decision, History, Ruling, seat_to_move
+from spag_ray.game.protocol import Decision, Ruling, seat_to_move
 
 MOST_NODES = 200_000
 ROUNDED = 1e-4  # records have six digits of each probability
@@ -63,13 +62,24 @@ class TreeSolved:
     def average(self, policies: Sequence[Policy]) -> Policy:
         """The mixture of whole policies: each weighted, at an information set, by how likely its own replies lead
         there. The plain mean where none of them does."""
-        return self._tree.average(policies)
+        found = []
+        for place in self._tree.places:
+            weights = [math.prod(each[at.number].get(reply, 0.0) for at, reply in place.own) for each in policies]
+            weights = weights if any(weights) else [1.0] * len(policies)
+            pairs = list(zip(weights, policies, strict=True))
+            found.append(
+                {
+                    reply: sum(weight * each[place.number].get(reply, 0.0) for weight, each in pairs) / sum(weights)
+                    for reply in place.decision.replies
+                }
+            )
+        return found
 
     def value_between(self, first: Policy, second: Policy) -> float:
         """What seat 0 gets on average, if the seats play different policies."""
         tree = self._tree
         one, other = tree.policy_of(first), tree.policy_of(second)
-        policy = [(one, other)[place.seat][index] for index, place in enumerate(tree.places)]
+        policy = [(one, other)[place.seat][place.number] for place in tree.places]
         return self.unit * tree.values(policy)[0]
 
     @functools.cached_property
@@ -83,25 +93,27 @@ class TreeSolved:
 class _Step(NamedTuple):
     """A seat's own reply at one of its places."""
 
-    place: int
+    place: _Place
     reply: str
 
 
-@dataclass
+@dataclass(eq=False)
 class _Place:
-    """An information set of `seat`. `own`: its replies on the way there; `nodes`: where in the tree it is."""
+    """An information set of `seat`. `own`: its replies on the way there; `nodes`: where in the tree it is; `number`:
+    its own among all places."""
 
     decision: Decision
     seat: int
     own: tuple[_Step, ...]
     nodes: list[_Node] = field(default_factory=list)
+    number: int = -1
 
 
-@dataclass
+@dataclass(eq=False)
 class _Node:
     """A turn. `children` by reply; `forfeit`: payoffs of a reply that is not legal."""
 
-    place: int
+    place: _Place
     children: dict[str, _Node | Payoffs]
     forfeit: Payoffs
 
@@ -112,61 +124,47 @@ class GameTree:
 
     def __init__(self, game: Any) -> None:
         self._game = game
-        self._ids: dict[tuple[object, ...], int] = {}
-        self.places: list[_Place] = []
-        self.num_nodes = 0
-        scenarios = game.scenarios()
-        self._roots = [self._grown(scenario, (), ((), ())) for scenario in scenarios]
-        self._sort()
+        self._num_nodes = 0
+        found: dict[tuple[object, ...], _Place] = {}  # by the seat and what it reads
+        self._roots = [self._grown(scenario, (), ((), ()), found) for scenario in game.scenarios()]
+        self.places = sorted(found.values(), key=lambda place: game.order_of(place.decision))
+        for number, place in enumerate(self.places):
+            place.number = number
 
-    def _grown(self, scenario: str, history: tuple[str, ...], own: tuple[tuple[_Step, ...], ...]) -> _Node | Payoffs:
+    def _grown(
+        self,
+        scenario: str,
+        history: tuple[str, ...],
+        own: tuple[tuple[_Step, ...], ...],
+        found: dict[tuple[object, ...], _Place],
+    ) -> _Node | Payoffs:
         ruling = self._game.rule(history, scenario) if history else None
         if ruling is not None:
             return self._paid(ruling)
         if not has_turns_left(self._game, history, scenario):
             return 0.0, 0.0  # as arenas end it (game_form.py)
-        self.num_nodes += 1
-        if self.num_nodes > MOST_NODES:
+        self._num_nodes += 1
+        if self._num_nodes > MOST_NODES:
             raise InputError(
                 f"{type(self._game).__name__}: more than {MOST_NODES:,} turns; it is too large to be solved"
             )
         seat = seat_to_move(self._game, history, scenario)
-        place = self._place(seat, scenario, history, own[seat])
-        forfeit = self._paid(self._game.rule((*history, _NOT_LEGAL), scenario))
-        node = _Node(place, {}, forfeit)
-        self.places[place].nodes.append(node)
-        for reply in self.places[place].decision.replies:
-            step = (*own[seat], _Step(place, reply))
-            node.children[reply] = self._grown(
-                scenario, (*history, reply), (step, own[1]) if seat == 0 else (own[0], step)
-            )
-        return node
-
-    def _place(self, seat: int, scenario: str, history: History, own: tuple[_Step, ...]) -> int:
+        decision = Decision(history, scenario, tuple(self._game.legal(history, scenario)))
         read = self._game.messages(seat, history, scenario)
         key = (seat, *(each["content"] for each in read))
-        if key not in self._ids:
-            self._ids[key] = len(self.places)
-            replies = tuple(self._game.legal(history, scenario))
-            self.places.append(_Place(Decision(tuple(history), scenario, replies), seat, own))
-        place = self.places[self._ids[key]]
-        if place.own != own or place.decision.replies != tuple(self._game.legal(history, scenario)):
+        place = found.setdefault(key, _Place(decision, seat, own[seat]))
+        if place.own != own[seat] or place.decision.replies != decision.replies:
             raise InputError(
                 f"{type(self._game).__name__}: after {list(history)} ({scenario}) a seat reads what it has read after "
                 f"{list(place.decision.history)} ({place.decision.scenario}), but did other things or may do others"
             )
-        return self._ids[key]
-
-    def _sort(self) -> None:
-        """Places in the game's own order (TreeSolved.order_of), and their numbers wherever one is told."""
-        grown = sorted(range(len(self.places)), key=lambda index: self._game.order_of(self.places[index].decision))
-        number = {index: at for at, index in enumerate(grown)}
-        self.places = [self.places[index] for index in grown]
-        self._ids.clear()  # numbers of before, needed no longer
-        for at, place in enumerate(self.places):
-            place.own = tuple(_Step(number[step.place], step.reply) for step in place.own)
-            for node in place.nodes:
-                node.place = at
+        node = _Node(place, {}, self._paid(self._game.rule((*history, _NOT_LEGAL), scenario)))
+        place.nodes.append(node)
+        for reply in decision.replies:
+            step = (*own[seat], _Step(place, reply))
+            steps = (step, own[1]) if seat == 0 else (own[0], step)
+            node.children[reply] = self._grown(scenario, (*history, reply), steps, found)
+        return node
 
     def _paid(self, ruling: Ruling | None) -> Payoffs:
         payoffs = None if ruling is None else ruling.payoffs
@@ -197,35 +195,35 @@ class GameTree:
         """The most that `seat` can get against the policy's other seat. Its last places are decided first, so that what
         follows a reply is known. It never gains by a reply that is not legal."""
         reach = self._reach(policy, seat)
-        own = [index for index, place in enumerate(self.places) if place.seat == seat]
-        best: dict[int, str] = {}
-        for index in sorted(own, key=lambda index: -len(self.places[index].own)):
-            place, gains = self.places[index], defaultdict[str, float](float)
-            for node in place.nodes:
-                for reply in place.decision.replies:
-                    gains[reply] += reach[id(node)] * self._value(node.children[reply], policy, best)[seat]
-            best[index] = max(place.decision.replies, key=lambda reply: gains[reply])
+        best: dict[_Place, str] = {}
+        for place in sorted(self.places, key=lambda place: -len(place.own)):
+            if place.seat == seat:
+                gains = dict.fromkeys(place.decision.replies, 0.0)
+                for node in place.nodes:
+                    for reply in gains:
+                        gains[reply] += reach[node] * self._value(node.children[reply], policy, best)[seat]
+                best[place] = max(gains, key=lambda reply: gains[reply])
         return self._mean([self._value(root, policy, best) for root in self._roots])[seat]
 
     def _mean(self, payoffs: Sequence[Payoffs]) -> Payoffs:
         return sum(each[0] for each in payoffs) / len(payoffs), sum(each[1] for each in payoffs) / len(payoffs)
 
-    def _reach(self, policy: Policy, seat: int) -> dict[int, float]:
+    def _reach(self, policy: Policy, seat: int) -> dict[_Node, float]:
         """{node: how likely the other seat's replies lead there}"""
-        found: dict[int, float] = {}
+        found: dict[_Node, float] = {}
         todo = [(root, 1.0) for root in self._roots]
         while todo:
             node, share = todo.pop()
             if isinstance(node, _Node):
-                found[id(node)] = share
-                is_own = self.places[node.place].seat == seat
-                shares = policy[node.place]
+                found[node] = share
+                is_own = node.place.seat == seat
+                shares = policy[node.place.number]
                 todo += [
                     (at, share * (1.0 if is_own else shares.get(reply, 0.0))) for reply, at in node.children.items()
                 ]
         return found
 
-    def _value(self, node: _Node | Payoffs, policy: Policy, best: Mapping[int, str]) -> Payoffs:
+    def _value(self, node: _Node | Payoffs, policy: Policy, best: Mapping[_Place, str]) -> Payoffs:
         """Payoffs from here on. `best`: places at which a seat gives one reply, whatever the policy is."""
         if not isinstance(node, _Node):
             return node
@@ -233,26 +231,11 @@ class GameTree:
             return self._value(node.children[reply], policy, best)
         first = second = legal = 0.0
         for reply, child in node.children.items():
-            if share := policy[node.place].get(reply, 0.0):
+            if share := policy[node.place.number].get(reply, 0.0):
                 found = self._value(child, policy, best)
                 first, second, legal = first + share * found[0], second + share * found[1], legal + share
         rest = max(0.0, 1 - legal)
         return first + rest * node.forfeit[0], second + rest * node.forfeit[1]
-
-    def average(self, policies: Sequence[Policy]) -> list[dict[str, float]]:
-        """See TreeSolved.average."""
-        found = []
-        for index, place in enumerate(self.places):
-            weights = [math.prod(each[step.place].get(step.reply, 0.0) for step in place.own) for each in policies]
-            weights = weights if any(weights) else [1.0] * len(policies)
-            pairs = list(zip(weights, policies, strict=True))
-            found.append(
-                {
-                    reply: sum(weight * each[index].get(reply, 0.0) for weight, each in pairs) / sum(weights)
-                    for reply in place.decision.replies
-                }
-            )
-        return found
 
 
 def uniform(decisions: Sequence[Decision]) -> list[dict[str, float]]:

@@ -21,8 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import Outcome, Role
+from spag_ray.game.rules import EndReason, Outcome, Role
 
 History: TypeAlias = Sequence[str]
 Message: TypeAlias = Mapping[str, str]  # {"role": "user" or "assistant", "content": text}
@@ -305,7 +304,4 @@ def seat_to_move(game: object, history: History, scenario: str) -> int:
 
 def seats_of(game: object, history: History, scenario: str) -> list[int]:
     """[turns] The seat of each turn of `history`."""
-    to_move = getattr(game, "to_move", None)
-    if to_move is None:
-        return [index % 2 for index in range(len(history))]
-    return [int(to_move(history[:index], scenario)) for index in range(len(history))]
+    return [seat_to_move(game, history[:index], scenario) for index in range(len(history))]

@@ -1,29 +1,43 @@
-"""What a seat reads, as token ids: a game's messages (protocol.py) in one of three styles.
+"""What a seat reads, as token ids: a game's messages (protocol.py). Here as one text; styles.py has the other styles.
 
-    renderer = game_renderer(KuhnPoker(), tokenizer, "lines")
-    ids = renderer.prompt(turns, Role.ATTACKER, "KJ")
-
-`chat` is the tokenizer's chat template, `lines` has one line per turn, `flat` has everything as one text.
-
-In `chat` and `lines` a prompt extends the seat's last one, if its messages only grow: previous prompt ids + sampled ids
-+ the tokenised text between. Otherwise it is rendered anew; a turn always keeps the ids that were read and sampled.
-Texts that join are tokenised as one, so a prompt has the ids of its whole text. A player's own words are encoded as
-plain text: `<|im_end|>` in a reply is eight characters to the model, not the end of a message.
+A prompt extends the seat's last one, if its messages only grow and the style allows it: previous prompt ids + sampled
+ids + the tokenised text between. Otherwise it is rendered anew; a turn always keeps the ids that were read and sampled.
+Text between two marks, or after a reply, is tokenised as one, so a prompt has the ids of its whole text. A player's own
+words are encoded as plain text: `<|im_end|>` in a reply is eight characters to the model, not the end of a message.
 """
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import threading
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from spag_ray.errors import ConfigError, InputError, ModelError
-from spag_ray.game.protocol import Game, Guessing, Message, SpeaksInLines, marks_of, seat_of, seat_to_move, seats_of
-from spag_ray.game.rules import Role
-from spag_ray.game.token_frames import ChatFrame, LinesFrame, TokenFrame
-from spag_ray.game.turn import Turn, after_thought, one_line, without_thought
-from spag_ray.tokens import THOUGHT, Tokenizer, holds_a_mark, template_parts
+from cachetools import LRUCache
 
+from spag_ray.errors import ConfigError, InputError, ModelError
+from spag_ray.game.protocol import Game, Guessing, Message, marks_of, seat_of, seat_to_move, seats_of
+from spag_ray.game.rules import Role
+from spag_ray.game.turn import Turn, after_thought, without_thought
+from spag_ray.tokens import (
+    THOUGHT,
+    Tokenizer,
+    begin_ids,
+    check_marks_are_split,
+    end_ids,
+    framing_ids,
+    holds_a_mark,
+    plain_ids,
+    template_parts,
+    text_of,
+    thought_marks,
+)
+
+KEPT_BYTES = 16 * 2**20  # of one renderer; an arena has one for each game
+_ENTRY_BYTES = 340  # of the cache's own books for one text
+_INT_BYTES = 32  # 28, in blocks of 16
 _NAMES = ["user", "assistant"]
 
 
@@ -52,11 +66,6 @@ class Spoken:
     later: tuple[tuple[int, ...], ...]
 
 
-def game_renderer(game: Game, tokenizer: Tokenizer, style: str) -> Renderer:
-    """The renderer of a style, `chat`, `lines` or `flat`."""
-    return _STYLES[style](game, tokenizer)
-
-
 def checked_messages(game: Game, seat: int, history: Sequence[str], scenario: str) -> list[Message]:
     """The game's messages for a seat. Raises InputError unless they begin and end with the user's and alternate, and
     those of the assistant are the seat's own turns."""
@@ -77,17 +86,30 @@ def checked_messages(game: Game, seat: int, history: Sequence[str], scenario: st
     return messages
 
 
-class Renderer(TokenFrame):
+class Renderer:
     """A pure function of the turns so far. This is the style `flat`: all messages as one text, after the tokenizer's
-    BOS token if it has one. Other styles have it before their frame among the bases.
+    BOS token if it has one. A reply is tokenised as a text of its own, as the published method does.
 
     `end_ids` are the regular end of a reply. Sampling stops at any of `stop_ids`, so a player cannot open another
     message. `usual_ends`: those of them that models use and that add no text to a reply."""
 
+    opens_thoughts = False  # whether a reply begins within a thought
+    renders_anew = False  # whether no prompt continues the one before
+    lead = ""  # text between the end of a prompt and the first word of a reply; part of the reply
+    thought_end = f"\n{THOUGHT[1]}\n\n"  # what ends a thought, as models write it
+    joins_texts = True  # a prompt has the ids of its text as a whole
+
     def __init__(self, game: Game, tokenizer: Tokenizer) -> None:
-        super().__init__(tokenizer)
         self.game = game
         self._marks = marks_of(game)
+        self.end_ids = end_ids(tokenizer)
+        self.tokenizer = tokenizer
+        self._framing_ids = framing_ids(tokenizer)
+        self._begin = begin_ids(tokenizer)
+        self._plain = KeptIds(tokenizer)
+        special = thought_marks(tokenizer).values()
+        self.thinks = bool(special) and not any(special)  # whatever the game is; special tokens are in no text
+        check_marks_are_split(tokenizer)
 
     def prompt(self, turns: Sequence[Turn], role: Role, scenario: str) -> tuple[int, ...]:
         """What a seat reads before its next turn."""
@@ -108,6 +130,12 @@ class Renderer(TokenFrame):
         raise if they have nothing for the seat then."""
         messages = checked_messages(self.game, seat_of(role), (), scenario)
         return self._rendered([each["content"] for each in messages], seat_of(role))
+
+    def told_turn(self, turns: Sequence[Turn], role: Role, text: str, scenario: str, policy: str) -> Turn:
+        """A turn of `role` that came as text, after `turns`, with the prompt that this seat would have read. Nobody
+        sampled its tokens, so their log-probabilities are 0."""
+        ids = self.reply_ids(text)
+        return Turn(role, text, self.prompt(turns, role, scenario), ids, (0.0,) * len(ids), policy)
 
     def _heard(self, text: str) -> str:
         return text
@@ -158,10 +186,44 @@ class Renderer(TokenFrame):
         start = dict.fromkeys((self._begun(self.lead + word), self._begun(self.lead + word.capitalize())))
         return Spoken(tuple(start), (self._plain(f" {word}", follows=True),))
 
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        return tuple(sorted({*self.end_ids, *self._framing_ids}))
+
+    @property
+    def usual_ends(self) -> tuple[int, ...]:
+        """The stop tokens that models use to end a reply, and that add no text to it."""
+        return self.end_ids
+
+    @property
+    def closing_ids(self) -> tuple[int, ...]:
+        """What ends a thought that the prompt opens; with it a reply begins that has none."""
+        return ()
+
+    def reply_ids(self, text: str) -> tuple[int, ...]:
+        """A reply as the policy should sample it: the text and the token that ends it."""
+        return (*self._said(self.lead + text), self.end_ids[0])
+
+    def answer_ids(self, text: str) -> tuple[int, ...]:
+        """The answer to a query outside the game (an SFT row), with the token that ends it."""
+        return self.reply_ids(text)
+
+    def spelled_ids(self, text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """A reply of one line as it is usually spelled, and with a space more or less before it; both with an end."""
+        return self.answer_ids(text), self.answer_ids(f" {text}")
+
+    def query_ids(self, query: str) -> tuple[int, ...]:
+        """A question outside the game (an SFT row), up to where its answer begins."""
+        return self._begin + self._plain(query)
+
+    def whole_ids(self, messages: Sequence[Mapping[str, str]], seat: int = 0) -> tuple[int, ...]:
+        """Messages up to where a reply of `seat` begins, tokenised as one text: what `prompt` has to give in pieces."""
+        return self._begin + self._plain("".join(message["content"] for message in messages))
+
     def text_of(self, token_ids: Sequence[int], is_ended: bool = False) -> str:
         """The public text of a reply, without special tokens and outer white space. `is_ended`: its thought was ended
         for the player (`Turn.forced`)."""
-        return self.public(super().text_of(token_ids), is_ended)
+        return self.public(self._whole_text(token_ids), is_ended)
 
     def public(self, reply: str, is_ended: bool = False) -> str:
         """What of the text of a reply the other player and the referee get: a model may think of its own accord, and
@@ -177,7 +239,7 @@ class Renderer(TokenFrame):
 
     def end_of_thought(self, token_ids: Sequence[int]) -> tuple[int, ...]:
         """What ends the thought in which a reply is after these tokens; nothing if it is in none."""
-        reply = super().text_of(token_ids)
+        reply = self._whole_text(token_ids)
         if self.thinks and (self.opens_thoughts or reply.startswith(THOUGHT[0])):
             if THOUGHT[1] not in reply:
                 return self._with_marks(self.thought_end)
@@ -202,7 +264,7 @@ class Renderer(TokenFrame):
     def _without_thought(self, turn: Turn) -> Turn:
         """A turn of this seat as it reads it later: its own words if it began with a thought, else unchanged."""
         # In this order: reading a turn's tokens is most of the time of a prompt.
-        if not (self.thinks or self._marks) or super().text_of(turn.token_ids) == turn.text:
+        if not (self.thinks or self._marks) or self._whole_text(turn.token_ids) == turn.text:
             return turn
         said = self.reply_ids(turn.text)
         return replace(turn, token_ids=said, logprobs=(0.0,) * len(said), forced=None)
@@ -210,7 +272,7 @@ class Renderer(TokenFrame):
     def num_private(self, turn: Turn) -> int:
         """Tokens of a turn before its public text: its thought with both marks, and the white space after it. All of
         them if the thought does not end; 0 if the turn does not begin with one."""
-        text_of, ids = super().text_of, turn.token_ids
+        text_of, ids = self._whole_text, turn.token_ids
         whole = text_of(ids)
         if whole == turn.text or self.public(whole, turn.forced is not None) != turn.text:
             return 0
@@ -227,46 +289,50 @@ class Renderer(TokenFrame):
         speaks = bisect_left(ends, True, key=lambda end: length(end) > begin)
         return max(closed, speaks - 1)
 
+    def _said(self, text: str) -> tuple[int, ...]:
+        """Text with which a reply begins, after what ends a thought that the prompt opens."""
+        return self._plain(text)
 
-class _Chat(Renderer, ChatFrame):
-    """Each seat sees its own turns as the assistant's."""
+    def _begun(self, text: str) -> tuple[int, ...]:
+        """Text with which what is said in a reply begins."""
+        return self._said(text)
 
-    def _continued(self, turn: Turn, heard: str, seat: int) -> tuple[int, ...] | None:
-        return None if self.renders_anew else self.after(turn, heard.strip())
+    def _own(self, turn: Turn) -> tuple[int, ...]:
+        """The prompt and the reply of a turn, without the token that ended it. A mark in its place is not copied on."""
+        said = turn.token_ids
+        return turn.prompt_ids + (said[:-1] if said and said[-1] in self._framing_ids else said)
 
-    def _rendered(self, contents: Sequence[str], seat: int) -> tuple[int, ...]:
-        return self._dialogue([content.strip() for content in contents])
-
-
-class _Lines(Renderer, LinesFrame):
-    """A reply is one line, or the rest of one that begins with the game's own
-    words (SpeaksInLines). The other player's text is put into one line: it cannot open lines of its own."""
-
-    def __init__(self, game: Game, tokenizer: Tokenizer) -> None:
-        starts = [game.line_start(seat) for seat in (0, 1)] if isinstance(game, SpeaksInLines) else ["", ""]
-        self.lead = " " if all(starts) else ""  # before the frame: it tokenises replies
-        super().__init__(game, tokenizer)
-        self._starts = starts
-
-    def _heard(self, text: str) -> str:
-        return one_line(text)
-
-    def _continued(self, turn: Turn, heard: str, seat: int) -> tuple[int, ...]:
-        return self.after(turn, heard, self._starts[seat])
-
-    def _rendered(self, contents: Sequence[str], seat: int) -> tuple[int, ...]:
-        return self._begin + self._lines(*self._written(contents, seat))
-
-    def _written(self, contents: Sequence[str], seat: int) -> list[str]:
-        own, other = (self._starts[each] + self.lead for each in (seat, 1 - seat))
-        opening, heard = contents[0], []
-        if other and (found := opening.rfind(f"\n{other}")) >= 0:  # a line that was heard ends as a line, rules do not
-            opening, heard = opening[:found], [opening[found + 1 :]]
-        rest = [own + text if place % 2 == 0 else text for place, text in enumerate(contents[1:])]
-        return [opening, *heard, *rest, self._starts[seat]]
-
-    def whole_ids(self, messages: Sequence[Mapping[str, str]], seat: int = 0) -> tuple[int, ...]:
-        return self._begin + self._plain("\n".join(self._written([each["content"] for each in messages], seat)))
+    def _whole_text(self, token_ids: Sequence[int]) -> str:
+        """The text of a reply with its thought, without tokens that frame messages and outer white space."""
+        return text_of(self.tokenizer, token_ids).strip()
 
 
-_STYLES: Mapping[str, type[Renderer]] = {"chat": _Chat, "lines": _Lines, "flat": Renderer}
+class KeptIds:
+    """`plain_ids` of one tokenizer, keeping those of the texts that were asked for last: the rules with their word, and
+    the turns of games under way come again and again. `max_bytes`: memory of all that is kept. Threads may share it."""
+
+    def __init__(self, tokenizer: Tokenizer, max_bytes: int = KEPT_BYTES) -> None:
+        self._tokenizer = tokenizer
+        self._kept: LRUCache[tuple[str, bool], tuple[str, tuple[int, ...]]] = LRUCache(max_bytes, getsizeof=_num_bytes)
+        self._lock = threading.Lock()  # around the books only: two threads may tokenise the same text
+
+    def __call__(self, text: str, follows: bool = False) -> tuple[int, ...]:
+        with self._lock:
+            kept = self._kept.get((text, follows))
+        if kept is not None:
+            return kept[1]
+        ids = plain_ids(self._tokenizer, text, follows)
+        with self._lock, contextlib.suppress(ValueError):  # one text is larger than the whole cache: it is not kept
+            self._kept[text, follows] = text, ids
+        return ids
+
+
+def _num_bytes(entry: tuple[str, tuple[int, ...]]) -> int:
+    text, ids = entry
+    return _ENTRY_BYTES + sys.getsizeof(text) + sys.getsizeof(ids) + _INT_BYTES * len(ids)
+
+
+def first_difference(tokenizer: Tokenizer, ids: Sequence[int], whole: Sequence[int]) -> str:
+    """The text around the first token of `whole` that `ids` do not have there."""
+    same = next((place for place, pair in enumerate(zip(ids, whole, strict=False)) if pair[0] != pair[1]), len(ids))
+    return tokenizer.decode(list(whole[max(same - 3, 0) : same + 3]))

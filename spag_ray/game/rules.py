@@ -4,6 +4,8 @@
 (<Role.ATTACKER: 'attacker'>, <Role.DEFENDER: 'defender'>)
 >>> Outcome.DEFENDER_BREACH.winner, Outcome.DEFENDER_BREACH.score(Role.ATTACKER)
 (None, 1.0)
+>>> end_reason("said the word"), end_reason("fold")
+(<EndReason.SAID_WORD: 'said the word'>, 'fold')
 >>> str(GameEnd(Outcome.ATTACKER_BREACH, EndReason.SAID_WORD))
 'attacker breach: said the word'
 """
@@ -16,7 +18,6 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from spag_ray.errors import InputError
-from spag_ray.game.end_reason import EndReason
 
 # A dialogue as the published files hold it: [{"role": "attacker", "content": "..."}, ...].
 History: TypeAlias = Sequence[Mapping[str, str]]
@@ -70,6 +71,31 @@ class Outcome(StrEnum):
     @classmethod
     def breach_by(cls, role: Role) -> Outcome:
         return cls.ATTACKER_BREACH if role is Role.ATTACKER else cls.DEFENDER_BREACH
+
+
+class EndReason(StrEnum):
+    """Why a game of Adversarial Taboo ended, as a value to count and to compare; a referee's reason in words is for
+    people. Other games have texts of their own. Its values are metric labels and are stored in episode logs: renaming
+    one breaks dashboards and old logs."""
+
+    EMPTY_REPLY = "empty reply"
+    SPOKE_FOR_OTHER = "spoke for the other"
+    GUESSED = "guessed"  # by the attacker, who must not guess
+    WRONG_GUESS = "wrong guess"
+    RIGHT_GUESS = "right guess"
+    SAID_WORD = "said the word"
+    UNDECIDED = "undecided"
+    CONTEXT_FULL = "context full"
+    OTHER = "other"  # of games that were not judged here
+
+
+MAX_END_REASON = 64  # characters
+_END_REASONS = frozenset(map(str, EndReason))
+
+
+def end_reason(text: str) -> EndReason | str:
+    """The reason that is written as `text`: one of Taboo's, or that of another game."""
+    return EndReason(text) if text in _END_REASONS else text
 
 
 @dataclass(frozen=True)

@@ -189,10 +189,10 @@ class WordStream:
         games_per_word: int = 1,
         order: WordOrder = "shuffled",
     ) -> None:
-        self._games = tuple(games)
-        if not all(each.words for each in self._games) or not self._games:
+        self.games = tuple(games)
+        if not all(each.words for each in self.games) or not self.games:
             raise InputError("the word stream has no words; give it at least one")
-        for each in self._games:
+        for each in self.games:
             if len(set(each.words)) != len(each.words):
                 raise InputError("a word was given to the word stream twice; give every word once")
         if games_per_word > 1 and games_per_word % attacker_seats:
@@ -207,15 +207,10 @@ class WordStream:
         self._next_index = 0
         self._out: dict[int, str] = {}
         self._returned: list[int] = []
-        self._plan = SharePlan([each.share for each in self._games])
+        self._plan = SharePlan([each.share for each in self.games])
         self._order = order
-        self._spreads: list[dict[str, float]] = [{} for _ in self._games]
-        self._passes: list[dict[int, tuple[str, ...]]] = [{} for _ in self._games]
-
-    @property
-    def games(self) -> tuple[WordsOfGame, ...]:
-        """Of every game."""
-        return self._games
+        self._spreads: list[dict[str, float]] = [{} for _ in self.games]
+        self._passes: list[dict[int, tuple[str, ...]]] = [{} for _ in self.games]
 
     def lease(self) -> Lease:
         """The next word; one that was given back comes first, the oldest of them."""
@@ -229,23 +224,27 @@ class WordStream:
 
     def done(self, lease: Lease) -> None:
         """The game was played. Raises InputError for a lease that is not out."""
-        self._take_in(lease)
+        if self._out.get(lease.index) != lease.word:
+            raise InputError(
+                f"the word {lease.word!r} (lease {lease.index}) is not out: returned before or never given"
+            )
+        del self._out[lease.index]
 
     def give_back(self, lease: Lease) -> None:
         """The game was lost; its word is given out again. Raises InputError for a lease that is not out."""
-        self._take_in(lease)
+        self.done(lease)
         self._returned.append(lease.index)
 
     def observe(self, game: str, spreads: Mapping[str, float]) -> None:
         """{word of a game: how much what its last games paid varied}; with the order `progress` later passes give words
         out by it."""
-        (place,) = (place for place, each in enumerate(self._games) if each.game == game)
+        (place,) = (place for place, each in enumerate(self.games) if each.game == game)
         self._spreads[place].update(spreads)
 
     def state(self) -> dict[str, Any]:
         """What `from_state` needs, as plain JSON. Leases that are out count as given back."""
         return {
-            "games": [[each.game, each.share, list(each.words)] for each in self._games],
+            "games": [[each.game, each.share, list(each.words)] for each in self.games],
             "seed": self._seed,
             "attacker_seats": self._attacker_seats,
             "games_per_word": self.games_per_word,
@@ -276,7 +275,7 @@ class WordStream:
 
     def go_back_to(self, state: Mapping[str, Any] | None) -> None:
         """Restore the stream to `state`; None: to its beginning."""
-        beginning = WordStream(self._games, self._seed, self._attacker_seats, self.games_per_word, self._order)
+        beginning = WordStream(self.games, self._seed, self._attacker_seats, self.games_per_word, self._order)
         vars(self).update(vars(beginning if state is None else WordStream.from_state(state)))
 
     def played(self, index: int) -> None:
@@ -293,29 +292,22 @@ class WordStream:
         self.played(index)
         return self._give(index)
 
-    def _take_in(self, lease: Lease) -> None:
-        if self._out.get(lease.index) != lease.word:
-            raise InputError(
-                f"the word {lease.word!r} (lease {lease.index}) is not out: returned before or never given"
-            )
-        del self._out[lease.index]
-
     def _give(self, index: int) -> Lease:
         game, before = self._plan.at(index // self._in_a_row)
-        words = self._games[game].words
+        words = self.games[game].words
         number, place = divmod(before, len(words))
         passes = self._passes[game]
         if number not in passes:
             drawn = self._drawn(game, number)
             kept = number - 1 if self._order == "progress" else number  # a game of the pass before may be given again
             self._passes[game] = passes = {n: own for n, own in passes.items() if n >= kept} | {number: drawn}
-        lease = Lease(passes[number][place], index, self._games[game].game)
+        lease = Lease(passes[number][place], index, self.games[game].game)
         self._out[index] = lease.word
         return lease
 
     def _drawn(self, game: int, number: int) -> tuple[str, ...]:
         """The words of a pass of a game."""
-        words, spreads = list(self._games[game].words), self._spreads[game]
+        words, spreads = list(self.games[game].words), self._spreads[game]
         # A string seed is hashed with SHA-512, so passes of nearby seeds are unrelated.
         chance = random.Random(f"{self._seed}/{number}")
         if self._order == "progress" and number and spreads:

@@ -1,4 +1,1 @@
-"""Games behind the protocol (spag_ray/game/protocol.py), found by their names in a configuration (registry.py).
-
-Tests of other names: textarena_table in test_textarena_game.py.
-"""
+"""Games behind the protocol (spag_ray/game/protocol.py), found by their names in a configuration (registry.py)."""

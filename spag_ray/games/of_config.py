@@ -9,7 +9,8 @@ from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, meant
 from spag_ray.game.game_form import scenarios_fault, split_scenarios
 from spag_ray.game.protocol import Game, Scripted, strategies_of
-from spag_ray.game.renderer import Renderer, game_renderer
+from spag_ray.game.renderer import Renderer
+from spag_ray.game.styles import game_renderer
 from spag_ray.games.registry import load_game
 from spag_ray.tokens import Tokenizer
 
@@ -18,18 +19,15 @@ Scenarios: TypeAlias = Mapping[str, Sequence[str]]  # {full name of a game: its 
 
 def game_of(config: RunConfig) -> Game:
     """The game of a configuration of one game (RunConfig.each_game). Raises ConfigError."""
-    game = load_game(config.game.full_name, config)
-    if config.imitation.enabled and not isinstance(game, Scripted):
-        raise ConfigError(
-            f"game.name: {config.game.full_name}: it has no scripted seats to imitate; set imitation.enabled to "
-            "false, or give the game a method `scripted`"
-        )
-    if config.league.scripts and not isinstance(game, Scripted):
-        raise ConfigError(
-            f"game.name: {config.game.full_name}: it has no scripted seats to play against; take `scripted` out of "
-            "league.fixed, or give the game a method `scripted`"
-        )
-    check_strategies(game, config.game.full_name, config.league.scripts)
+    name, fault = config.game.full_name, None
+    game = load_game(name, config)
+    if config.imitation.enabled:
+        fault = "to imitate; set imitation.enabled to false"
+    elif config.league.scripts:
+        fault = "to play against; take `scripted` out of league.fixed"
+    if fault and not isinstance(game, Scripted):
+        raise ConfigError(f"game.name: {name}: it has no scripted seats {fault}, or give the game a method `scripted`")
+    check_strategies(game, name, config.league.scripts)
     return game
 
 

@@ -84,7 +84,7 @@ def game_maker(name: str, config: RunConfig | None = None) -> Callable[[], Game]
         found = _attribute(name, "game.name", lambda value: isinstance(value, type))
     if not callable(found):
         raise ConfigError(f"game.name: {name} is not a class of a game")
-    return _made(_of_run(found, config), name)
+    return functools.partial(_made, _of_run(found, config), name)
 
 
 def own_function(name: str, key: str) -> Callable[..., Any]:
@@ -112,17 +112,14 @@ def _of_run(found: Callable[[], Game], config: RunConfig | None) -> Callable[[],
     return found
 
 
-def _made(found: Callable[[], Game], name: str) -> Callable[[], Game]:
-    def make() -> Game:
-        try:
-            return found()
-        except ConfigError:
-            raise
-        except Exception as error:
-            how = "of this configuration" if isinstance(found, functools.partial) else "without arguments"
-            raise ConfigError(f"game.name: {name}: it cannot be made {how} ({error})") from error
-
-    return make
+def _made(found: Callable[[], Game], name: str) -> Game:
+    try:
+        return found()
+    except ConfigError:
+        raise
+    except Exception as error:
+        how = "of this configuration" if isinstance(found, functools.partial) else "without arguments"
+        raise ConfigError(f"game.name: {name}: it cannot be made {how} ({error})") from error
 
 
 def _module(module: str, name: str, key: str) -> Any:

@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spag_ray.episodes.episode import Episode
-from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import Outcome, Role
+from spag_ray.game.rules import EndReason, Outcome, Role
 from spag_ray.results.lines import HeldOutLine, HeldOutReport
 from spag_ray.results.metric_lines import MetricLines
 from spag_ray.training_data.game_samples import early_guesses_of

@@ -16,9 +16,8 @@ from typing import NamedTuple, TypeAlias
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import Payoffs
 from spag_ray.episodes.episode import Episode
-from spag_ray.game.end_reason import EndReason
 from spag_ray.game.protocol import seat_of
-from spag_ray.game.rules import Outcome, Role, Verdict
+from spag_ray.game.rules import EndReason, Outcome, Role, Verdict
 from spag_ray.game.turn import Turn, num_forced
 from spag_ray.games.taboo.referee.judge import early_guesses
 from spag_ray.training_data.estimators import Trajectory, agreeing, applied, estimator_of

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import ImitatedSides
 from spag_ray.episodes.episode import Episode
-from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import Role
+from spag_ray.game.rules import EndReason, Role
 from spag_ray.training_data.game_samples import early_guesses_of, game_samples
 from spag_ray.training_data.rewards import decayed_shares
 from spag_ray.training_data.samples import GameSample, Sample

@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.episodes.episode import Episode
-from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import Role
+from spag_ray.game.rules import EndReason, Role
 
 
 class Gain(NamedTuple):

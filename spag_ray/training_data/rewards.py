@@ -10,8 +10,7 @@ from typing import Any
 from spag_ray.config.parts import Payoffs, SeatPayoffs
 from spag_ray.episodes.formats import Row
 from spag_ray.errors import InputError
-from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import Outcome, Role, Verdict, next_role
+from spag_ray.game.rules import EndReason, Outcome, Role, Verdict, next_role
 from spag_ray.games.taboo.referee.judge import judge
 
 STD_EPSILON = 1e-6

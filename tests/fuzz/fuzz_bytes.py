@@ -20,8 +20,7 @@ with atheris.instrument_imports(include=["spag_ray", "msgpack"]):
     from spag_ray.episodes.log import EpisodeLog, read_log
     from spag_ray.episodes.wire import decode, encode, read_head
     from spag_ray.errors import InputError
-    from spag_ray.game.end_reason import EndReason
-    from spag_ray.game.rules import Outcome, Verdict, next_role
+    from spag_ray.game.rules import EndReason, Outcome, Verdict, next_role
     from spag_ray.game.turn import Turn
 
 FOLDER = Path(tempfile.mkdtemp(prefix="spag_ray-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))

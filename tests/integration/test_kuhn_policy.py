@@ -17,7 +17,8 @@ from actors.pool import EnginePool
 from actors.transformers_policy import TransformersPolicy
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.decisions import probabilities, spelled
-from spag_ray.game.renderer import Renderer, game_renderer
+from spag_ray.game.renderer import Renderer
+from spag_ray.game.styles import game_renderer
 from spag_ray.games.kuhn import CARDS, KuhnPoker
 from tests.support.kuhn_strategy import in_order, strategy_of
 from tests.support.loop import collect, play_games

@@ -5,15 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from actors.arena import GameTask, Player, heard_turn
 from actors.models import load_tokenizer
-from actors.policy import Sampling
-from actors.pool import EnginePool
 from actors.transformers_policy import TransformersPolicy
 from cluster.commands.train import run_training
 from spag_ray.episodes.episode import Episode
@@ -33,13 +29,11 @@ def check_scores(episodes: Sequence[Episode], model: Path) -> None:
     """Against transformers' own forward pass with the listener's weights over the texts: first the rules alone, then
     what the defender heard and said."""
     renderer = taboo_renderer(load_template("chat"), load_tokenizer(str(model)), 2)
-    task, player = GameTask(0, "", ""), Player(EnginePool("none"), renderer, Sampling())
     asked, found = [], []
     for episode in episodes:
         claim, heard = renderer.claim(episode.scenario), list[Turn]()
         for turn in episode.turns:
-            of_game = replace(task, scenario=episode.scenario)
-            heard.append(heard_turn(turn.text, heard, turn.role, of_game, player, "somebody"))
+            heard.append(renderer.told_turn(heard, turn.role, turn.text, episode.scenario, "somebody"))
         read = {place: turn.prompt_ids for place, turn in enumerate(heard) if turn.role is Role.DEFENDER}
         read[0] = renderer.opening(Role.DEFENDER, episode.scenario)
         assert {place for place, turn in enumerate(episode.turns) if turn.listener_logprob is not None} == read.keys()

@@ -16,8 +16,7 @@ from rich.console import Console
 from cluster.commands.report import decoder
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.log import read_log
-from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import Outcome, Role, Verdict
+from spag_ray.game.rules import EndReason, Outcome, Role, Verdict
 from spag_ray.results.report.packing import BLOCK_GAMES
 from spag_ray.results.report.page import write_report
 from spag_ray.stages import order_of

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from spag_ray.episodes.episode import Episode
-from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import Outcome, Verdict, next_role
+from spag_ray.game.rules import EndReason, Outcome, Verdict, next_role
 from spag_ray.game.turn import Turn
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from actors.models import saved_snapshot
 from actors.policy import Request, Sampling
-from actors.tensors import saved_snapshot
 from spag_ray.weights.snapshot import Snapshot
 
 PROMPT = (1, 40, 5, 6, 7, 2, 1, 39)

@@ -23,8 +23,9 @@ from actors.pool import EnginePool
 from actors.scripted_policy import ScriptedPolicy
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.protocol import TABOO, Game
-from spag_ray.game.renderer import Renderer, game_renderer
+from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Role
+from spag_ray.game.styles import game_renderer
 from spag_ray.games.registry import load_game
 from spag_ray.games.taboo.decks import load_deck
 from spag_ray.games.taboo.game import TabooGame

@@ -19,8 +19,7 @@ from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.log import EpisodeLog
 from spag_ray.episodes.wire import encode
-from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import Outcome, Role, Verdict
+from spag_ray.game.rules import EndReason, Outcome, Role, Verdict
 from spag_ray.game.turn import Turn
 from spag_ray.games.taboo.deck_file import Card
 from spag_ray.games.taboo.game import taboo_renderer

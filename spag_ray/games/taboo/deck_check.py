@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import Role
+from spag_ray.game.rules import EndReason, Role
 from spag_ray.games.taboo.deck_file import Entry, Fault, Trap, read_deck
 from spag_ray.games.taboo.referee.judge import judge, judge_turn
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import os
 import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,7 +36,11 @@ def load_deck(name: str, max_difficulty: float | None = None) -> Deck:
     Raises InputError for the first fault of its form, and if no card is left. Only `spag-ray words check` checks the
     text of its clues and traps.
     """
-    deck = taboo_cards() if name == TEXTARENA else _read_deck_file(name)
+    if name == TEXTARENA:
+        deck = taboo_cards()
+    else:
+        path = find_config(name, "decks")
+        deck = dict(_read_once(path, os.path.getmtime(path) if os.path.isfile(path) else 0.0))
     if max_difficulty is None:
         return deck
     easy = easy_cards(deck, max_difficulty)
@@ -54,17 +59,8 @@ def easy_cards(cards: Mapping[str, Card], max_difficulty: float) -> Deck:
     }
 
 
-def _read_deck_file(name: str) -> Deck:
-    path = find_config(name, "decks")
-    try:
-        changed = path.stat().st_mtime_ns
-    except OSError:
-        changed = 0
-    return dict(_read_once(path, changed))
-
-
 @lru_cache(maxsize=4)
-def _read_once(path: Path, _: int) -> Deck:
+def _read_once(path: Path, _: float) -> Deck:
     """A deck takes a fifth of a second to read, and every new instance of the game asks for it."""
     entries, faults = read_deck(read_text(path))
     if faults:

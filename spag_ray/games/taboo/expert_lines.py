@@ -1,4 +1,4 @@
-"""The sentences of the scripted expert (scripted_policy.py). They are short, so the clue is most of a trained turn.
+"""The sentences of the scripted expert (expert.py). They are short, so the clue is most of a trained turn.
 {a} and {b} are clues, {A} and {B} the same with a capital, {w} and {W} the word."""
 
 from __future__ import annotations

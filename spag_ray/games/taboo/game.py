@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import InputError
 from spag_ray.game.protocol import SEATS, History, Message, Ruling
-from spag_ray.game.renderer import Renderer, game_renderer
+from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Role, next_role
+from spag_ray.game.styles import game_renderer
 from spag_ray.game.words import STOP_WORDS
 from spag_ray.games.taboo.deck_file import Card
 from spag_ray.games.taboo.decks import load_deck
@@ -50,9 +51,8 @@ class TabooGame:
     @classmethod
     def configured(cls, config: RunConfig) -> TabooGame:
         game = config.game
-        several = (
-            {} if game.max_guesses == 1 else {"max_guesses": game.max_guesses}
-        )  # own subclasses may have one guess
+        # A user's own subclass may have one guess.
+        several = {} if game.max_guesses == 1 else {"max_guesses": game.max_guesses}
         return cls(load_template(config.prompts), game.max_turns, game.rules, **several)
 
     @property

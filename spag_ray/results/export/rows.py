@@ -10,8 +10,7 @@ from typing import Any, Literal, TypeAlias
 from spag_ray.config.parts import Payoffs
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
-from spag_ray.episodes.log import LogFaults
-from spag_ray.episodes.stage_logs import read_stage, stage_logs
+from spag_ray.episodes.log import LogFaults, read_stage, stage_logs
 from spag_ray.errors import InputError, meant
 from spag_ray.game.rules import Role
 from spag_ray.results.game_names import GameNames

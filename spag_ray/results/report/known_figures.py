@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import GameEnd, Outcome
+from spag_ray.game.rules import EndReason, GameEnd, Outcome
 from spag_ray.results.could_have_known import Tenth, pooled
 from spag_ray.results.report.figure import SERIES, Figure, legend_of, line, numbered
 from spag_ray.results.report.markup import paragraph, table

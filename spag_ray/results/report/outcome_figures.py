@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Mapping
 
 from markupsafe import Markup
 
-from spag_ray.episodes.game_count import GameCount
+from spag_ray.episodes.episode import GameCount
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.game_names import GameNames
 from spag_ray.results.ratings import WinMatrix, mean_score

@@ -10,10 +10,8 @@ from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spag_ray.episodes.episode import Episode
-from spag_ray.episodes.game_count import GameCount
-from spag_ray.episodes.log import LogFaults
-from spag_ray.episodes.stage_logs import read_stage, stage_logs, stage_records
+from spag_ray.episodes.episode import Episode, GameCount
+from spag_ray.episodes.log import LogFaults, read_stage, stage_logs, stage_records
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.could_have_known import Knowledge
 from spag_ray.results.report.packing import Packer

@@ -11,8 +11,9 @@ import pytest
 from spag_ray.errors import EngineError
 from spag_ray.game.decisions import probabilities, spelled
 from spag_ray.game.protocol import Decision
-from spag_ray.game.renderer import Renderer, game_renderer
+from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Role
+from spag_ray.game.styles import game_renderer
 from spag_ray.games.kuhn import KuhnPoker
 from tests.support.families import REAL, tokenizer_of
 from tests.support.ordered_games import Stairs

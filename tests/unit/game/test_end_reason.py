@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import Payoffs
-from spag_ray.episodes.episode import Episode
-from spag_ray.episodes.game_count import GameCount
-from spag_ray.game.end_reason import EndReason
+from spag_ray.episodes.episode import Episode, GameCount
 from spag_ray.game.game_form import out_of_room
-from spag_ray.game.rules import GAME_ENDS, Role, Verdict, end_of, next_role
+from spag_ray.game.rules import GAME_ENDS, EndReason, Role, Verdict, end_of, next_role
 from spag_ray.game.turn import Turn
 from spag_ray.games.taboo.referee.judge import judge, undecided
 from spag_ray.training_data.game_samples import game_samples

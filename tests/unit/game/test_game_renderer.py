@@ -11,8 +11,9 @@ import pytest
 
 from spag_ray.errors import ConfigError, InputError, ModelError
 from spag_ray.game.protocol import Game, History, Message
-from spag_ray.game.renderer import Renderer, checked_messages, game_renderer
+from spag_ray.game.renderer import Renderer, checked_messages
 from spag_ray.game.rules import Role, next_role
+from spag_ray.game.styles import game_renderer
 from spag_ray.game.turn import Turn
 from spag_ray.games.kuhn import KuhnPoker
 from spag_ray.tokens import framing_ids

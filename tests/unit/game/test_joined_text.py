@@ -16,8 +16,9 @@ from transformers import PreTrainedTokenizerFast
 
 from spag_ray.errors import ModelError
 from spag_ray.game.protocol import seat_of
-from spag_ray.game.renderer import Renderer, game_renderer
+from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Role, next_role
+from spag_ray.game.styles import game_renderer
 from spag_ray.game.turn import Turn, one_line
 from spag_ray.game.words import top_words
 from spag_ray.games.kuhn import KuhnPoker

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spag_ray.errors import InputError
-from spag_ray.game.end_reason import EndReason
 from spag_ray.game.game_form import verdict_of
-from spag_ray.game.rules import Outcome, Verdict
+from spag_ray.game.rules import EndReason, Outcome, Verdict
 from spag_ray.games.taboo.game import TabooGame
 from spag_ray.games.taboo.referee.judge import early_guesses, judge, undecided
 

@@ -19,8 +19,7 @@ from actors.policy import Completion, Request, Sampling
 from actors.pool import EnginePool
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import ModelError
-from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import Outcome, Role, Verdict, next_role
+from spag_ray.game.rules import EndReason, Outcome, Role, Verdict, next_role
 from spag_ray.game.turn import Turn
 from spag_ray.games.taboo.game import taboo_renderer
 from spag_ray.games.taboo.prompt_file import load_template

@@ -9,8 +9,7 @@ import pytest
 
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import ConfigError
-from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import Outcome, Role, Verdict, next_role
+from spag_ray.game.rules import EndReason, Outcome, Role, Verdict, next_role
 from spag_ray.game.turn import Turn
 from spag_ray.training_data.prompt_randomization import load_varied, rerendered
 

@@ -12,8 +12,9 @@ import pytest
 
 from actors.models import load_tokenizer
 from spag_ray.errors import ConfigError, ModelError
+from spag_ray.game.renderer import KeptIds
 from spag_ray.game.rules import Role
-from spag_ray.game.token_frames import KeptIds, TokenFrame
+from spag_ray.game.styles import game_renderer
 from spag_ray.game.turn import Turn
 from spag_ray.games.taboo.game import TabooGame, query_text, taboo_renderer
 from spag_ray.games.taboo.prompt_file import PromptTemplate, Wording, check_guesses, load_template
@@ -222,7 +223,7 @@ class Letters:
 def test_texts_that_were_tokenised_are_kept_within_a_bound_of_memory() -> None:
     """Without a bound in bytes, 65,536 texts grew to hundreds of MiB in every renderer."""
     tokenizer: Any = Letters()
-    frame = TokenFrame(tokenizer)
+    frame = game_renderer(TabooGame(), tokenizer, "flat")
     tracemalloc.start()
     try:
         for number in range(3_000):

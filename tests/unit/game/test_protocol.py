@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from spag_ray.errors import InputError
-from spag_ray.game.end_reason import EndReason
 from spag_ray.game.game_form import verdict_of
 from spag_ray.game.protocol import (
     Game,
@@ -26,7 +25,7 @@ from spag_ray.game.protocol import (
     tie,
     win,
 )
-from spag_ray.game.rules import Outcome, Role, Verdict
+from spag_ray.game.rules import EndReason, Outcome, Role, Verdict
 
 
 class Told:

@@ -15,8 +15,9 @@ from spag_ray.errors import ModelError
 from spag_ray.game.decisions import spelled
 from spag_ray.game.game_form import verdict_of
 from spag_ray.game.protocol import Game
-from spag_ray.game.renderer import Renderer, game_renderer
+from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Role, next_role
+from spag_ray.game.styles import game_renderer
 from spag_ray.game.turn import Turn
 from spag_ray.games.kuhn import KuhnPoker
 from spag_ray.games.taboo.game import TabooGame, taboo_renderer

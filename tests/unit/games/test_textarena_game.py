@@ -20,8 +20,7 @@ from spag_ray.game.rules import Outcome
 from spag_ray.games import textarena_game
 from spag_ray.games.of_config import game_of, scenarios_of
 from spag_ray.games.registry import load_game
-from spag_ray.games.textarena_game import TextArenaGame
-from spag_ray.games.textarena_table import Table
+from spag_ray.games.textarena_game import Table, TextArenaGame
 from tests.support.not_here import needs_textarena
 
 TEN = (
@@ -92,7 +91,7 @@ def test_what_was_sent_to_one_player_alone_is_not_read_by_the_other() -> None:
     """Each player is told its items and their values."""
     game = TextArenaGame("SimpleNegotiation-v0")
     table = Table("SimpleNegotiation-v0-raw", seed=3)
-    private = [seen.text for seen in table.seen[1] if seen not in table.seen[0]]
+    private = [str(seen).partition("] ")[2] for seen in table.seen[1] if seen not in table.seen[0]]
     assert private
     for text in private:
         assert all(text.strip() not in each["content"] for each in game.messages(0, [], "3"))

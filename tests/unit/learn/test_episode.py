@@ -12,8 +12,7 @@ from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.episodes.episode import Episode, EpisodeHead
 from spag_ray.episodes.wire import decode, encode, read_head
 from spag_ray.errors import InputError
-from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import Outcome, Role, Verdict, next_role
+from spag_ray.game.rules import EndReason, Outcome, Role, Verdict, next_role
 from spag_ray.game.turn import Turn
 from spag_ray.training_data.game_samples import game_samples
 from tests.support.episodes import game

@@ -16,8 +16,7 @@ from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.log import EpisodeLog, LogFaults, read_log, read_records, segments
 from spag_ray.episodes.wire import encode
 from spag_ray.errors import InputError, RunFolderError
-from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import Outcome, Role, Verdict
+from spag_ray.game.rules import EndReason, Outcome, Role, Verdict
 from spag_ray.game.turn import Turn
 
 

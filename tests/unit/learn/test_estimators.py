@@ -22,8 +22,7 @@ from spag_ray.config.objective import ESTIMATORS, ObjectiveConfig
 from spag_ray.config.parts import Payoffs
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import ConfigError, InputError
-from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import Outcome, Role, Verdict, next_role
+from spag_ray.game.rules import EndReason, Outcome, Role, Verdict, next_role
 from spag_ray.game.turn import Turn
 from spag_ray.results.trained_turns import trained_turns
 from spag_ray.training_data.estimators import PURE, Trajectory, agreeing, applied, check_advantage, check_estimator, rae

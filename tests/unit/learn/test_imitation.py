@@ -9,8 +9,7 @@ import pytest
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import ImitatedSides
 from spag_ray.episodes.episode import Episode
-from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import Outcome, Role, next_role
+from spag_ray.game.rules import EndReason, Outcome, Role, next_role
 from spag_ray.game.turn import Turn
 from spag_ray.games.taboo.referee.judge import judge
 from spag_ray.training_data.imitation import imitated_turns, imitation_samples

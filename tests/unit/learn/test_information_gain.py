@@ -13,9 +13,8 @@ from spag_ray.config.loading import parse_config
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import Payoffs
 from spag_ray.episodes.episode import Episode
-from spag_ray.game.end_reason import EndReason
 from spag_ray.game.game_form import out_of_room
-from spag_ray.game.rules import Outcome, Role
+from spag_ray.game.rules import EndReason, Outcome, Role
 from spag_ray.game.turn import Turn
 from spag_ray.results.trained_turns import trained_turns
 from spag_ray.training_data.game_samples import game_samples

@@ -16,8 +16,7 @@ from cluster.buffer.replay_buffer import ReplayBuffer
 from cluster.buffer.stream import STAGE, GameStream
 from spag_ray.episodes.log import EpisodeLog, LogPlace, holds, log_identity, read_records, read_records_from
 from spag_ray.episodes.wire import encode
-from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import Outcome, Role
+from spag_ray.game.rules import EndReason, Outcome, Role
 from tests.support.episodes import game
 from tests.support.streams import numbers, played, stream_of
 

@@ -12,8 +12,7 @@ from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import PAID_ENDS, Payoffs
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import ConfigError
-from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import GAME_ENDS, GameEnd, Outcome, Role, Verdict, next_role
+from spag_ray.game.rules import GAME_ENDS, EndReason, GameEnd, Outcome, Role, Verdict, next_role
 from spag_ray.game.turn import Turn
 from spag_ray.games.taboo.referee.judge import judge
 from spag_ray.training_data.game_samples import game_samples

@@ -13,9 +13,8 @@ from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import Payoffs
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import ConfigError, InputError
-from spag_ray.game.end_reason import EndReason
 from spag_ray.game.game_form import out_of_room
-from spag_ray.game.rules import Outcome, Role, Verdict, next_role
+from spag_ray.game.rules import EndReason, Outcome, Role, Verdict, next_role
 from spag_ray.game.turn import Turn
 from spag_ray.training_data.game_samples import game_samples, spreads
 from spag_ray.training_data.rewards import RoleBaselines, RoleWindow, role_weights

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spag_ray.episodes.log import EpisodeLog, LogFaults, segment_path
-from spag_ray.episodes.stage_logs import read_stage, stage_logs, stage_of
+from spag_ray.episodes.log import EpisodeLog, LogFaults, read_stage, segment_path, stage_logs, stage_of
 from spag_ray.episodes.wire import encode
 from spag_ray.game.rules import Outcome
 from spag_ray.stages import Stage

@@ -15,9 +15,8 @@ from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.log import read_records
 from spag_ray.episodes.wire import WIRE_VERSION, decode, encode, read_head
 from spag_ray.errors import InputError
-from spag_ray.game.end_reason import EndReason
 from spag_ray.game.game_form import verdict_of
-from spag_ray.game.rules import Outcome, Verdict, next_role
+from spag_ray.game.rules import EndReason, Outcome, Verdict, next_role
 from spag_ray.game.turn import Turn
 from spag_ray.games.kuhn import KuhnPoker
 from spag_ray.games.taboo.game import TabooGame

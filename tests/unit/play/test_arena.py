@@ -18,8 +18,9 @@ from actors.policy import Completion, Request, Sampling, Score
 from actors.pool import EnginePool
 from actors.transformers_policy import TransformersPolicy
 from spag_ray.errors import EngineError, EngineGoneError, ModelError
-from spag_ray.game.renderer import Renderer, game_renderer
+from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Outcome, Role
+from spag_ray.game.styles import game_renderer
 from spag_ray.games.kuhn import KuhnPoker
 from spag_ray.games.taboo.deck_file import Card, Trap
 from spag_ray.games.taboo.expert import Habits

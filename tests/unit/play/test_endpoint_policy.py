@@ -21,9 +21,8 @@ from actors.transformers_policy import TransformersPolicy
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import MAX_RECORD_BYTES, decode, encode
 from spag_ray.errors import EngineError
-from spag_ray.game.end_reason import EndReason
-from spag_ray.game.renderer import game_renderer
-from spag_ray.game.rules import Outcome, Role, end_of
+from spag_ray.game.rules import EndReason, Outcome, Role, end_of
+from spag_ray.game.styles import game_renderer
 from spag_ray.games.kuhn import KuhnPoker
 from spag_ray.games.taboo.game import TabooGame, taboo_renderer
 from spag_ray.games.taboo.prompt_file import load_template

@@ -18,10 +18,9 @@ from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import decode, encode
 from spag_ray.errors import EngineError, InputError
 from spag_ray.game import check
-from spag_ray.game.end_reason import EndReason
 from spag_ray.game.protocol import SEATS, Game
-from spag_ray.game.renderer import game_renderer
-from spag_ray.game.rules import Outcome, Role
+from spag_ray.game.rules import EndReason, Outcome, Role
+from spag_ray.game.styles import game_renderer
 from spag_ray.training_data.game_samples import game_samples
 from spag_ray.training_data.imitation import imitated_turns
 from tests.support.families import tokenizer_of

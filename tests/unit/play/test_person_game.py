@@ -16,9 +16,8 @@ from actors.transformers_policy import TransformersPolicy
 from cluster.serve.person_game import MAX_CHARACTERS, PERSON, PersonGame
 from spag_ray.episodes.wire import decode, encode
 from spag_ray.errors import InputError
-from spag_ray.game.end_reason import EndReason
-from spag_ray.game.renderer import game_renderer
-from spag_ray.game.rules import Outcome, Role
+from spag_ray.game.rules import EndReason, Outcome, Role
+from spag_ray.game.styles import game_renderer
 from spag_ray.games.kuhn import KuhnPoker
 from spag_ray.games.taboo.game import taboo_renderer
 from spag_ray.games.taboo.prompt_file import load_template

@@ -22,8 +22,7 @@ from cluster.schedules.stream import Stream
 from cluster.tracking.time_split import TimeSplit
 from cluster.types import Seat
 from spag_ray.config.loading import parse_config
-from spag_ray.episodes.episode import Episode
-from spag_ray.episodes.game_count import GameCount
+from spag_ray.episodes.episode import Episode, GameCount
 from spag_ray.episodes.wire import encode
 from spag_ray.game.rules import Outcome
 from spag_ray.game.words import Scenario

@@ -313,5 +313,5 @@ def test_the_scripted_expert_hints_without_the_word_and_guesses_it(loop: Any) ->
     hint = expert.reply(VIEW, "a")
     assert "river" not in hint
     assert any(clue in hint for clue in CARDS["river"].clues)
-    heard = GameView(Role.DEFENDER, ((Role.ATTACKER, "It goes with water and boat."),), "river")
+    heard = GameView(Role.DEFENDER, ("It goes with water and boat.",), "river")
     assert expert.reply(heard, "a") == "I know the word! It is `river`!"

@@ -9,7 +9,7 @@ import pytest
 from actors.policy import GameView
 from actors.scripted_policy import ScriptedPolicy
 from benchmarks.expert_games import expert_games
-from spag_ray.game.rules import Role, next_role
+from spag_ray.game.rules import Role
 from spag_ray.games.taboo import expert_lines
 from spag_ray.games.taboo.deck_file import Card, Trap
 from spag_ray.games.taboo.decks import load_deck
@@ -33,12 +33,12 @@ def expert(habits: Habits = NEVER, **options: Any) -> ScriptedPolicy:
 
 def heard(*said: str) -> GameView:
     """What a defender sees: these lines of the attacker, "Hmm." between them."""
-    history = [(next_role(index), said[index // 2] if index % 2 == 0 else "Hmm.") for index in range(2 * len(said) - 1)]
+    history = [said[index // 2] if index % 2 == 0 else "Hmm." for index in range(2 * len(said) - 1)]
     return GameView(Role.DEFENDER, tuple(history), SECRET)
 
 
 def attacking(word: str, *said: str) -> GameView:
-    history = [(role, text) for text in said for role, text in ((Role.ATTACKER, text), (Role.DEFENDER, "Hmm."))]
+    history = [text for hint in said for text in (hint, "Hmm.")]
     return GameView(Role.ATTACKER, tuple(history), word)
 
 
@@ -88,7 +88,7 @@ def test_a_defender_claims_when_what_it_heard_singles_out_one_card() -> None:
 def test_a_defender_with_guesses_left_does_not_repeat_a_wrong_one() -> None:
     said = heard("Toast.", "Bread and cow.", "Cow, white, glass.")
     wrong = "I know the word! It is `butter`!"
-    history = tuple((role, wrong if index == 3 else text) for index, (role, text) in enumerate(said.history))
+    history = tuple(wrong if index == 3 else text for index, text in enumerate(said.history))
     eager = expert(Habits(asks=0.0, walks_in=0.0, waits=0.0, last_guess=0.0, min_clues=1))
     assert eager.reply(heard("Toast.", "Bread and cow.")) == wrong
     assert eager.reply(GameView(Role.DEFENDER, history, SECRET)) == "I know the word! It is `milk`!"

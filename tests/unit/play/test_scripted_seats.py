@@ -12,12 +12,12 @@ from actors.policy import GameView, Request, Sampling
 from actors.pool import EnginePool
 from actors.scripted_policy import ScriptedPolicy
 from spag_ray.errors import EngineError
-from spag_ray.game.renderer import game_renderer
 from spag_ray.game.rules import Role
+from spag_ray.game.styles import game_renderer
 from spag_ray.games.kuhn import KuhnPoker
 from tests.support.families import tokenizer_of
 
-VIEW = GameView(Role.DEFENDER, ((Role.ATTACKER, "bet"),), "KJ")
+VIEW = GameView(Role.DEFENDER, ("bet",), "KJ")
 
 
 class Told(KuhnPoker):

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
+from actors.models import saved_snapshot
 from actors.policy import Completion, Request, Sampling, Score
-from actors.tensors import saved_snapshot
 from actors.transformers_policy import TransformersPolicy
 from cluster.rollout.request_queue import RequestQueue, pack_request
 from cluster.rollout.weights_in_turn import WeightsInTurn

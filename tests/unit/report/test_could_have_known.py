@@ -14,8 +14,7 @@ from rich.console import Console
 
 from cluster.monitor.tables import guess_tables
 from spag_ray.episodes.episode import Episode
-from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import Outcome, Role, next_role
+from spag_ray.game.rules import EndReason, Outcome, Role, next_role
 from spag_ray.game.turn import Turn
 from spag_ray.games.taboo.referee.judge import judge
 from spag_ray.results.could_have_known import Knowledge, held_out_report, read_held_out

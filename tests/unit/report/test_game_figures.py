@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from spag_ray.config.parts import Payoffs
 from spag_ray.episodes.episode import Episode
-from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import Outcome
+from spag_ray.game.rules import EndReason, Outcome
 from spag_ray.results.game_figures import game_figures
 from spag_ray.results.lines import GameFigures, PlayLine, parse_line
 from tests.support.episodes import game

@@ -25,8 +25,7 @@ from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.log import read_log
 from spag_ray.episodes.wire import encode
 from spag_ray.errors import RunFolderError
-from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import Outcome, Role, Verdict
+from spag_ray.game.rules import EndReason, Outcome, Role, Verdict
 from spag_ray.game.turn import Turn
 from spag_ray.results.matches import Match, read_matches, write_matches
 

@@ -26,8 +26,7 @@ from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.log import read_log
 from spag_ray.episodes.wire import encode
 from spag_ray.errors import LeaseLostError, RunFolderError
-from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import Outcome, Role, Verdict
+from spag_ray.game.rules import EndReason, Outcome, Role, Verdict
 from spag_ray.game.turn import Turn
 from spag_ray.host import folder_lease
 from spag_ray.host.folder_lease import DEAD_AFTER_S, FolderLease, Heartbeat, held

@@ -24,7 +24,7 @@ from spag_ray.config.loading import load_config, parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
 
-OF_OTHERS = {"openspiel_game.py", "textarena_game.py", "textarena_table.py"}
+OF_OTHERS = {"openspiel_game.py", "textarena_game.py"}
 
 
 @pytest.fixture

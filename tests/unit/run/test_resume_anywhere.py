@@ -37,8 +37,7 @@ from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import LearnersLostError
-from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import Outcome, Role, Verdict
+from spag_ray.game.rules import EndReason, Outcome, Role, Verdict
 from spag_ray.game.turn import Turn
 from spag_ray.game.words import Lease
 from spag_ray.host import whole_files

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.monitor.status_board import MAX_NOTES, StatusBoard
-from spag_ray.episodes.game_count import GameCount
+from spag_ray.episodes.episode import GameCount
 from spag_ray.game.rules import Outcome
 from spag_ray.results.game_names import GameNames
 from tests.support.episodes import game

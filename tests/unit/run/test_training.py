@@ -23,8 +23,7 @@ from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import decode
 from spag_ray.errors import InputError, LearnersLostError, RunFolderError, StopRequestedError
-from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import Outcome, Role, Verdict
+from spag_ray.game.rules import EndReason, Outcome, Role, Verdict
 from spag_ray.game.turn import Turn
 from spag_ray.host.folder_lease import FolderLease
 from spag_ray.results.game_names import GameNames

@@ -28,7 +28,7 @@ from spag_ray.errors import ConfigError
 from spag_ray.game import check
 from spag_ray.game.game_form import verdict_of
 from spag_ray.game.protocol import SEATS, Message, seat_of, seat_to_move
-from spag_ray.game.renderer import game_renderer
+from spag_ray.game.styles import game_renderer
 from spag_ray.games.registry import load_game
 from spag_ray.training_data.rewards import paid
 from tests.support.families import tokenizer_of
@@ -97,7 +97,7 @@ class SaysSo:
     def _answer(self, request: Request) -> Completion:
         assert request.view is not None
         seat, scenario = seat_of(request.view.role), request.view.scenario
-        history = [text for _, text in request.view.history]
+        history = list(request.view.history)
         rng = random.Random(f"0/{scenario}/{len(history)}")
         if self._is_scripted:
             text = self._game.scripted(seat, history, scenario, rng)

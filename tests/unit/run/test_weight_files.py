@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.tensors import saved_snapshot
+from actors.models import saved_snapshot
 from cluster.planning.model_size import stored_parameters
 from learners.model_folder import StoredWeights
 from spag_ray.errors import ModelError

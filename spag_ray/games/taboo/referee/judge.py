@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from spag_ray.errors import InputError, meant
-from spag_ray.game.end_reason import EndReason
 from spag_ray.game.protocol import Ruling
-from spag_ray.game.rules import History, Outcome, Role, Verdict, next_role
+from spag_ray.game.rules import EndReason, History, Outcome, Role, Verdict, next_role
 from spag_ray.games.taboo.referee.folding import fold
 from spag_ray.games.taboo.referee.published import judge_turn as judge_turn_published
 from spag_ray.games.taboo.referee.strict import find_word

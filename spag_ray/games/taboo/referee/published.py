@@ -7,32 +7,21 @@ with published results.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 
-from spag_ray.game.end_reason import EndReason
 from spag_ray.game.protocol import Ruling
-from spag_ray.game.rules import Outcome, Role
+from spag_ray.game.rules import EndReason, Outcome, Role
 from spag_ray.games.taboo.referee.folding import FoldedText
 
 _CLAIM = "i know the word! it.{1,8}"
 _GUESS = re.compile(_CLAIM)
 
 
-@dataclass(frozen=True)
-class _Patterns:
-    """The patterns of a target word: a form anywhere, and a form directly after a claim."""
-
-    said: re.Pattern[str]
-    right_guess: re.Pattern[str]
-
-
 def judge_turn(content: str, role: Role, target_word: str) -> Ruling | None:
     """The ruling if this turn decides the game, else None."""
-    patterns = _patterns(target_word)
     folded = _lower(content)
     guess = _GUESS.search(folded.text)
-    said = patterns.said.search(folded.text)
+    said, right_guess = (pattern.search(folded.text) for pattern in _patterns(target_word))
     if role is Role.ATTACKER:
         found = said or guess
         if found is None:
@@ -41,7 +30,6 @@ def judge_turn(content: str, role: Role, target_word: str) -> Ruling | None:
         reason = f"the attacker {deed} (target word {target_word!r})"
         end_reason = EndReason.SAID_WORD if said else EndReason.GUESSED
         return Ruling(Outcome.ATTACKER_BREACH, end_reason, reason, folded.span(*found.span()))
-    right_guess = patterns.right_guess.search(folded.text)
     if right_guess is not None:
         reason = f"the defender guessed the target word {target_word!r}"
         return Ruling(Outcome.DEFENDER_WINS, EndReason.RIGHT_GUESS, reason, folded.span(*right_guess.span()))
@@ -55,13 +43,14 @@ def judge_turn(content: str, role: Role, target_word: str) -> Ruling | None:
 
 
 @lru_cache(maxsize=65536)
-def _patterns(target_word: str) -> _Patterns:
+def _patterns(target_word: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """For a form of the target word anywhere, and for one directly after a claim."""
     from textblob import Word  # slow: it imports nltk
 
     word = target_word.lower()
     forms = (word, word + "ing", word + "ed", str(Word(word).pluralize()))
     either = "|".join(re.escape(form) for form in forms)
-    return _Patterns(said=re.compile(either), right_guess=re.compile(f"{_CLAIM}[\"'`]?(?:{either})"))
+    return re.compile(either), re.compile(f"{_CLAIM}[\"'`]?(?:{either})")
 
 
 def _lower(content: str) -> FoldedText:

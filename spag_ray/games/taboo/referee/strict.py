@@ -11,9 +11,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from spag_ray.game.end_reason import EndReason
 from spag_ray.game.protocol import Ruling
-from spag_ray.game.rules import Outcome, Role
+from spag_ray.game.rules import EndReason, Outcome, Role
 from spag_ray.games.taboo.referee.disguise import find_disguised
 from spag_ray.games.taboo.referee.folding import FoldedText, fold
 from spag_ray.games.taboo.referee.guess import find_claim, names_word

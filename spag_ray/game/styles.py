@@ -1,143 +1,37 @@
-"""Token ids of replies and of the text between them, for any game: as chat messages, or as lines.
+"""The styles of prompts: `chat`, the tokenizer's chat template; `lines`, one line per turn; `flat`, everything as one
+text (renderer.py).
 
-Each seat's prompt extends its previous prompt token-exactly: previous prompt ids + sampled ids + what the frame puts
-between turns. Text between two marks, or after a reply, is tokenised as one, so its ids are those of the whole. A
-player's own words are encoded as plain text: `<|im_end|>` in a reply is eight characters to the model, not the end of
-a message.
+    renderer = game_renderer(KuhnPoker(), tokenizer, "lines")
+    ids = renderer.prompt(turns, Role.ATTACKER, "KJ")
 """
 
 from __future__ import annotations
 
-import contextlib
-import sys
-import threading
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
-
-from cachetools import LRUCache
 
 from spag_ray.errors import ModelError
+from spag_ray.game.protocol import Game, SpeaksInLines
+from spag_ray.game.renderer import Renderer, first_difference
 from spag_ray.game.turn import Turn, one_line
 from spag_ray.tokens import (
     THOUGHT,
     Tokenizer,
-    begin_ids,
     begins_anew_after_a_mark,
     chat_text,
-    check_marks_are_split,
-    end_ids,
-    framing_ids,
     holds_a_mark,
-    plain_ids,
     template_ids,
     template_parts,
-    text_of,
     thought_marks,
 )
 
-KEPT_BYTES = 16 * 2**20  # of one renderer; an arena has one for each game
-_ENTRY_BYTES = 340  # of the cache's own books for one text
-_INT_BYTES = 32  # 28, in blocks of 16
+
+def game_renderer(game: Game, tokenizer: Tokenizer, style: str) -> Renderer:
+    """The renderer of a style, `chat`, `lines` or `flat`."""
+    return {"chat": ChatRenderer, "lines": LinesRenderer, "flat": Renderer}[style](game, tokenizer)
 
 
-class KeptIds:
-    """`plain_ids` of one tokenizer, keeping those of the texts that were asked for last: the rules with their word, and
-    the turns of games under way come again and again. `max_bytes`: memory of all that is kept. Threads may share it."""
-
-    def __init__(self, tokenizer: Tokenizer, max_bytes: int = KEPT_BYTES) -> None:
-        self._tokenizer = tokenizer
-        self._kept: LRUCache[tuple[str, bool], tuple[str, tuple[int, ...]]] = LRUCache(max_bytes, getsizeof=_num_bytes)
-        self._lock = threading.Lock()  # around the books only: two threads may tokenise the same text
-
-    def __call__(self, text: str, follows: bool = False) -> tuple[int, ...]:
-        with self._lock:
-            kept = self._kept.get((text, follows))
-        if kept is not None:
-            return kept[1]
-        ids = plain_ids(self._tokenizer, text, follows)
-        with self._lock, contextlib.suppress(ValueError):  # one text is larger than the whole cache: it is not kept
-            self._kept[text, follows] = text, ids
-        return ids
-
-
-def _num_bytes(entry: tuple[str, tuple[int, ...]]) -> int:
-    text, ids = entry
-    return _ENTRY_BYTES + sys.getsizeof(text) + sys.getsizeof(ids) + _INT_BYTES * len(ids)
-
-
-class TokenFrame:
-    """One text, without a frame. A reply is tokenised as a text of its own, as the published method does."""
-
-    opens_thoughts = False  # whether a reply begins within a thought
-    renders_anew = False  # whether no prompt continues the one before
-    lead = ""  # text between the end of a prompt and the first word of a reply; part of the reply
-    thought_end = f"\n{THOUGHT[1]}\n\n"  # what ends a thought, as models write it
-    joins_texts = True  # a prompt has the ids of its text as a whole
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.end_ids = end_ids(tokenizer)
-        self.tokenizer = tokenizer
-        self._framing_ids = framing_ids(tokenizer)
-        self._begin = begin_ids(tokenizer)
-        self._plain = KeptIds(tokenizer)
-        special = thought_marks(tokenizer).values()
-        self.thinks = bool(special) and not any(special)  # whatever the game is; special tokens are in no text
-        check_marks_are_split(tokenizer)
-
-    @property
-    def stop_ids(self) -> tuple[int, ...]:
-        return tuple(sorted({*self.end_ids, *self._framing_ids}))
-
-    @property
-    def usual_ends(self) -> tuple[int, ...]:
-        """The stop tokens that models use to end a reply, and that add no text to it."""
-        return self.end_ids
-
-    @property
-    def closing_ids(self) -> tuple[int, ...]:
-        """What ends a thought that the prompt opens; with it a reply begins that has none."""
-        return ()
-
-    def reply_ids(self, text: str) -> tuple[int, ...]:
-        """A reply as the policy should sample it: the text and the token that ends it."""
-        return (*self._said(self.lead + text), self.end_ids[0])
-
-    def answer_ids(self, text: str) -> tuple[int, ...]:
-        """The answer to a query outside the game (an SFT row), with the token that ends it."""
-        return self.reply_ids(text)
-
-    def spelled_ids(self, text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """A reply of one line as it is usually spelled, and with a space more or less before it; both with an end."""
-        return self.answer_ids(text), self.answer_ids(f" {text}")
-
-    def text_of(self, token_ids: Sequence[int]) -> str:
-        """The text of a reply, without tokens that frame messages and outer white space."""
-        return text_of(self.tokenizer, token_ids).strip()
-
-    def query_ids(self, query: str) -> tuple[int, ...]:
-        """A question outside the game (an SFT row), up to where its answer begins."""
-        return self._begin + self._plain(query)
-
-    def whole_ids(self, messages: Sequence[Mapping[str, str]], seat: int = 0) -> tuple[int, ...]:
-        """Messages up to where a reply of `seat` begins, tokenised as one text: what `prompt` has to give in pieces."""
-        return self._begin + self._plain("".join(message["content"] for message in messages))
-
-    def _said(self, text: str) -> tuple[int, ...]:
-        """Text with which a reply begins, after what ends a thought that the prompt opens."""
-        return self._plain(text)
-
-    def _begun(self, text: str) -> tuple[int, ...]:
-        """Text with which what is said in a reply begins."""
-        return self._said(text)
-
-    def _own(self, turn: Turn) -> tuple[int, ...]:
-        """The prompt and the reply of a turn, without the token that ended it. A mark in its place is not copied on."""
-        said = turn.token_ids
-        return turn.prompt_ids + (said[:-1] if said and said[-1] in self._framing_ids else said)
-
-
-class ChatFrame(TokenFrame):
+class ChatRenderer(Renderer):
     """The tokenizer's chat template; each seat sees its own turns as the assistant's.
 
     A template that knows thoughts (Qwen3's, DeepSeek-R1's) marks them in every game. If it opens one itself where a
@@ -149,14 +43,13 @@ class ChatFrame(TokenFrame):
     pieces the tokenizer cuts in another way than the whole.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        super().__init__(tokenizer)
+    def __init__(self, game: Game, tokenizer: Tokenizer) -> None:
+        super().__init__(game, tokenizer)
         opening, to_reply, self.lead, to_user, opened, past = _chat_glue(tokenizer)
         self.renders_anew = opened != past
-        self._opening = template_parts(tokenizer, opening)
-        self._to_reply = template_parts(tokenizer, to_reply)
-        self._opened = template_parts(tokenizer, opened)
-        self._past = template_parts(tokenizer, past)
+        self._opening, self._to_reply, self._opened, self._past = (
+            template_parts(tokenizer, part) for part in (opening, to_reply, opened, past)
+        )
         self.opens_thoughts = bool(opened) and THOUGHT[1] not in opened
         _, mark, rest = past.partition(THOUGHT[1])
         closing = mark + rest if mark else f"{THOUGHT[1]}\n\n"
@@ -176,7 +69,6 @@ class ChatFrame(TokenFrame):
         self.end_ids = tuple(dict.fromkeys((end, *self.end_ids)))
         self._framing_ids |= {end}
         self._begins_anew = begins_anew_after_a_mark(tokenizer)
-        self._around_heard = self._glue_around_heard()
         if self.opens_thoughts and any(thought_marks(tokenizer).values()):
             raise ModelError(
                 f"the chat template opens a thought, and {THOUGHT[1]} is a special token, which no text of a reply "
@@ -192,22 +84,23 @@ class ChatFrame(TokenFrame):
     def reply_ids(self, text: str) -> tuple[int, ...]:
         return super().reply_ids(text + self._tail)
 
-    def after(self, turn: Turn, heard: str) -> tuple[int, ...]:
-        """The prompt and the reply of a turn and the other side's message, up to where the next reply begins."""
-        before, opening, closing, behind = self._around_heard
-        text_ids = self._plain(opening + heard + closing, not self._begins_anew)
-        return (*self._own(turn), self.end_ids[0], *before, *text_ids, *behind)
-
     def query_ids(self, query: str) -> tuple[int, ...]:
         return self._joined(*self._opening, query, *self._to_reply, *self._opened)
 
     def whole_ids(self, messages: Sequence[Mapping[str, str]], seat: int = 0) -> tuple[int, ...]:
         return template_ids(self.tokenizer, chat_text(self.tokenizer, [each["content"].strip() for each in messages]))
 
-    def _dialogue(self, contents: Sequence[str]) -> tuple[int, ...]:
+    def _continued(self, turn: Turn, heard: str, seat: int) -> tuple[int, ...] | None:
+        """The prompt and the reply of a turn and the other side's message, up to where the next reply begins."""
+        if self.renders_anew:
+            return None
+        return (*self._own(turn), self.end_ids[0], *self._after_reply(heard.strip()))
+
+    def _rendered(self, contents: Sequence[str], seat: int) -> tuple[int, ...]:
         """Messages by turns of the user and the assistant, the last one the user's, up to where a reply begins."""
-        parts = [*self._opening, contents[0]]
-        for reply, heard in zip(contents[1::2], contents[2::2], strict=True):
+        first, *later = (content.strip() for content in contents)
+        parts = [*self._opening, first]
+        for reply, heard in zip(later[::2], later[1::2], strict=True):
             parts += [*self._to_reply, self.lead, *self._past, reply + self._tail, self.end_ids[0]]
             parts += [*self._to_user, heard]
         return self._joined(*parts, *self._to_reply, *self._opened)
@@ -236,23 +129,17 @@ class ChatFrame(TokenFrame):
         ids += self._plain(text, not begins) if text else ()
         return tuple(ids)
 
-    def _glue_around_heard(self) -> tuple[tuple[int, ...], str, str, tuple[int, ...]]:
-        """(ids, text before a message, text after it, ids) between a reply and where the next one begins: the texts
-        are tokenised with the message, the rest never changes."""
-        last = max((place for place, part in enumerate(self._to_user) if isinstance(part, int)), default=-1) + 1
-        first = next((place for place, part in enumerate(self._to_reply) if isinstance(part, int)), len(self._to_reply))
-        texts = "".join(map(str, self._to_user[last:])), "".join(map(str, self._to_reply[:first]))
-        before = self._joined(*self._to_user[:last], begins=self._begins_anew)
-        return before, *texts, self._joined(*self._to_reply[first:])
+    def _after_reply(self, heard: str) -> tuple[int, ...]:
+        """The other side's message, from the end of a reply up to where the next one begins."""
+        return self._joined(*self._to_user, heard, *self._to_reply, begins=self._begins_anew)
 
     def _check_whole(self) -> None:
         if any(holds_a_mark(self.tokenizer, text) for text in _SAMPLES):  # the pieces split it, the whole does not
             return
         whole = self.whole_ids([{"content": text} for text in _SAMPLES])
-        pieces = self._dialogue(_SAMPLES) if self.renders_anew else self.query_ids(_SAMPLES[0])
+        pieces = self._rendered(_SAMPLES, 0) if self.renders_anew else self.query_ids(_SAMPLES[0])
         for reply, heard in () if self.renders_anew else zip(_SAMPLES[1::2], _SAMPLES[2::2], strict=True):
-            pieces += self.reply_ids(reply)
-            pieces += self._joined(*self._to_user, heard, *self._to_reply, begins=self._begins_anew)
+            pieces += self.reply_ids(reply) + self._after_reply(heard)
         pieces = pieces[: len(whole)]
         if pieces != whole[: len(pieces)]:
             raise ModelError(
@@ -262,14 +149,17 @@ class ChatFrame(TokenFrame):
             )
 
 
-class LinesFrame(TokenFrame):
-    """Lines of text. A reply is the rest of a line. A tokenizer without a token for the end of a line ends lines with
-    its end-of-text token."""
+class LinesRenderer(Renderer):
+    """Lines of text. A reply is one line, or the rest of one that begins with the game's own words (SpeaksInLines). The
+    other player's text is put into one line: it cannot open lines of its own. A tokenizer without a token for the end
+    of a line ends lines with its end-of-text token."""
 
     thought_end = THOUGHT[1]  # the end of a line would end the reply
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        super().__init__(tokenizer)
+    def __init__(self, game: Game, tokenizer: Tokenizer) -> None:
+        super().__init__(game, tokenizer)
+        self._starts = [game.line_start(seat) for seat in (0, 1)] if isinstance(game, SpeaksInLines) else ["", ""]
+        self.lead = " " if all(self._starts) else ""
         self._line_ends = line_ends(tokenizer)
         self._text_ends = self.end_ids
         new_line = self._plain("\n", follows=True)
@@ -287,10 +177,6 @@ class LinesFrame(TokenFrame):
         blank = self._plain("\n\n", follows=True)
         return tuple(dict.fromkeys((*self.end_ids, *self._text_ends, *(blank if len(blank) == 1 else ()))))
 
-    def text_of(self, token_ids: Sequence[int]) -> str:
-        """The line as the other player reads it, and so the referee too."""
-        return one_line(super().text_of(token_ids))
-
     def reply_ids(self, text: str) -> tuple[int, ...]:
         line = self.lead + one_line(text)
         ids = self._plain(f"{line}\n", follows=True)  # ".\n" is one token to some tokenizers
@@ -307,11 +193,32 @@ class LinesFrame(TokenFrame):
         other = text if self.lead else f" {text}"
         return self.answer_ids(self.lead + text), self.answer_ids(other)
 
-    def after(self, turn: Turn, *lines: str) -> tuple[int, ...]:
+    def whole_ids(self, messages: Sequence[Mapping[str, str]], seat: int = 0) -> tuple[int, ...]:
+        return self._begin + self._plain("\n".join(self._written([each["content"] for each in messages], seat)))
+
+    def _heard(self, text: str) -> str:
+        return one_line(text)
+
+    def _whole_text(self, token_ids: Sequence[int]) -> str:
+        """The line as the other player reads it, and so the referee too."""
+        return one_line(super()._whole_text(token_ids))
+
+    def _continued(self, turn: Turn, heard: str, seat: int) -> tuple[int, ...]:
         """The prompt and the reply of a turn, closed as a line, and the lines after it, the last one not ended."""
         own = self._own(turn)
         closed = len(own) > len(turn.prompt_ids) and own[-1] in self._line_ends
-        return own + (() if closed else self._new_line) + self._lines(*lines, follows=True)
+        return own + (() if closed else self._new_line) + self._lines(heard, self._starts[seat], follows=True)
+
+    def _rendered(self, contents: Sequence[str], seat: int) -> tuple[int, ...]:
+        return self._begin + self._lines(*self._written(contents, seat))
+
+    def _written(self, contents: Sequence[str], seat: int) -> list[str]:
+        own, other = (self._starts[each] + self.lead for each in (seat, 1 - seat))
+        opening, heard = contents[0], []
+        if other and (found := opening.rfind(f"\n{other}")) >= 0:  # a line that was heard ends as a line, rules do not
+            opening, heard = opening[:found], [opening[found + 1 :]]
+        rest = [own + text if place % 2 == 0 else text for place, text in enumerate(contents[1:])]
+        return [opening, *heard, *rest, self._starts[seat]]
 
     def _lines(self, *lines: str, follows: bool = False) -> tuple[int, ...]:
         """Lines, the last one not ended."""
@@ -326,37 +233,14 @@ class LinesFrame(TokenFrame):
         return self._plain(text, follows=True)
 
 
-@lru_cache(maxsize=8)
-def line_ends(tokenizer: Tokenizer) -> frozenset[int]:
-    """Tokens with the end of a line in them (".\\n" is one token to some tokenizers)."""
-    every = range(len(tokenizer))
-    return frozenset(token for token in every if "\n" in tokenizer.decode([token]))
-
-
-def first_difference(tokenizer: Tokenizer, ids: Sequence[int], whole: Sequence[int]) -> str:
-    """The text around the first token of `whole` that `ids` do not have there."""
-    same = next((place for place, pair in enumerate(zip(ids, whole, strict=False)) if pair[0] != pair[1]), len(ids))
-    return tokenizer.decode(list(whole[max(same - 3, 0) : same + 3]))
-
-
 _MARKS = ("zqfirstzq", "zqsecondzq", "zqthirdzq", "zqfourthzq", "zqfifthzq")
 _SAMPLES = ("Guess: what flows?", "It is 3 km long.", "river", "Is it `wet`?", "I know (2024)!")
 
 
-class _ChatGlue(NamedTuple):
+def _chat_glue(tokenizer: Tokenizer) -> tuple[str, str, str, str, str, str]:
     """The parts of a chat template: before the first message's text, between a user's text and where a reply begins,
-    white space before the reply's text, between a reply and the next user's text. `opened`, `past`: what of a thought
-    is where a reply is sampled, and where an earlier reply begins, if these differ."""
-
-    opening: str
-    to_reply: str
-    lead: str
-    to_user: str
-    opened: str
-    past: str
-
-
-def _chat_glue(tokenizer: Tokenizer) -> _ChatGlue:
+    white space before the reply's text, between a reply and the next user's text; what of a thought is where a reply is
+    sampled, and where an earlier reply begins, if these differ."""
     if not getattr(tokenizer, "chat_template", None):
         raise ModelError(
             "the model's tokenizer has no chat template, but `prompts` is `chat`; "
@@ -398,10 +282,17 @@ def _chat_glue(tokenizer: Tokenizer) -> _ChatGlue:
             "begins, so a reply would have to begin with the template's own text; set `prompts: flat`"
         )
     trimmed = asked.rstrip(" ")  # a space belongs to the first word after it
-    return _ChatGlue(opening, trimmed, asked[len(trimmed) :] + lead, to_user, opened, past)
+    return opening, trimmed, asked[len(trimmed) :] + lead, to_user, opened, past
 
 
 def _from_thought(text: str) -> tuple[str, str]:
     """(text up to its first mark of a thought, the rest)."""
     place = min((found for mark in THOUGHT if (found := text.find(mark)) >= 0), default=len(text))
     return text[:place], text[place:]
+
+
+@lru_cache(maxsize=8)
+def line_ends(tokenizer: Tokenizer) -> frozenset[int]:
+    """Tokens with the end of a line in them (".\\n" is one token to some tokenizers)."""
+    every = range(len(tokenizer))
+    return frozenset(token for token in every if "\n" in tokenizer.decode([token]))
