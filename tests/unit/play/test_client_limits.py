@@ -151,7 +151,7 @@ def test_connections_above_a_bound_are_ended_at_once_and_give_room_when_they_end
     assert client.answer() == (200, {"length": 3})
 
 
-def test_an_answer_that_is_not_found_in_time_is_given_up(loop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_that_is_not_found_in_time_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_limits, "ANSWER_S", 0.1)
     sent = []
 
@@ -164,5 +164,5 @@ def test_an_answer_that_is_not_found_in_time_is_given_up(loop: Any, monkeypatch:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    loop.run(limited(never)({"type": "http"}, receive, send))
+    await limited(never)({"type": "http"}, receive, send)
     assert sent[0]["status"] == 503

@@ -174,8 +174,8 @@ def test_an_answer_without_a_text_is_a_lost_turn(
         played(loop, server, tiny_model, tokenizer)
 
 
-def test_a_server_that_is_away_for_a_time_is_asked_again_until_the_turns_time_is_up(
-    server: Server, loop: Any, tokenizer: Any
+async def test_a_server_that_is_away_for_a_time_is_asked_again_until_the_turns_time_is_up(
+    server: Server, tokenizer: Any
 ) -> None:
     renderer = taboo_renderer(load_template("chat"), tokenizer, 3)
     request = Request("r", (1,), SAMPLING, GameView(Role.ATTACKER, (), "river"))
@@ -191,9 +191,9 @@ def test_a_server_that_is_away_for_a_time_is_asked_again_until_the_turns_time_is
             server.num_away = 0
             await far.close()
 
-    assert loop.run(asked(10)) == "stop"
+    assert await asked(10) == "stop"
     with pytest.raises(EngineError, match="talker gave no answer"):
-        loop.run(asked(2))
+        await asked(2)
 
 
 @pytest.mark.parametrize("garbled", [b" ", b'{"choices": [', b'{"id": "\xff"}'])
@@ -216,24 +216,21 @@ THOUGHTS = {"reasoning_content": "The word is river. I should not say river, so"
     [(None, "length"), ("", "length"), (" \n", "length"), (None, "stop"), (None, None), (None, "content_filter"),
      ("", "content_filter"), (None, "tool_calls")],
 )  # fmt: skip
-def test_an_answer_that_is_cut_before_it_says_anything_is_no_silence(
-    content: str | None, finish: str | None, server: Server, loop: Any, tiny_model: Path, tokenizer: Any
+async def test_an_answer_that_is_cut_before_it_says_anything_is_no_silence(
+    content: str | None, finish: str | None, server: Server, tiny_model: Path, tokenizer: Any
 ) -> None:
     """A server whose model thinks until its budget is used up. It has answered before."""
     server.says("do you like music ?")
 
-    async def asked() -> list[Any]:
-        template = load_template("chat")
-        renderer = taboo_renderer(template, tokenizer, 3)
-        far = EndpointPolicy(server.endpoint, renderer.game, renderer.reply_ids)
-        player = seat(far, renderer)
-        found = [await answer(GameTask(0, "river", "m"), [], Role.ATTACKER, player, taboo_rules(3))]
-        server.is_cut(content, finish, **THOUGHTS)
-        found.append(await answer(GameTask(1, "river", "m"), [], Role.ATTACKER, player, taboo_rules(3)))
-        await far.close()
-        return found
-
-    (said, over, next_role), (nothing, verdict, _) = loop.run(asked())
+    template = load_template("chat")
+    renderer = taboo_renderer(template, tokenizer, 3)
+    far = EndpointPolicy(server.endpoint, renderer.game, renderer.reply_ids)
+    player = seat(far, renderer)
+    found = [await answer(GameTask(0, "river", "m"), [], Role.ATTACKER, player, taboo_rules(3))]
+    server.is_cut(content, finish, **THOUGHTS)
+    found.append(await answer(GameTask(1, "river", "m"), [], Role.ATTACKER, player, taboo_rules(3)))
+    await far.close()
+    (said, over, next_role), (nothing, verdict, _) = found
     assert (said, over, next_role) == (["do you like music ?"], None, Role.DEFENDER)
     assert (nothing, verdict.outcome, verdict.end_reason) == ([], Outcome.TIED, EndReason.CONTEXT_FULL)
     assert "no room for the attacker's reply" in verdict.reason
@@ -258,7 +255,7 @@ def test_a_player_that_never_answers_ends_the_match(
     assert server.num_asked < 10
 
 
-def test_a_thought_in_the_text_that_is_cut_is_no_silence_either(server: Server, loop: Any, tokenizer: Any) -> None:
+async def test_a_thought_in_the_text_that_is_cut_is_no_silence_either(server: Server, tokenizer: Any) -> None:
     template = load_template("chat").model_copy(update={"thought": "[ {thought} ]"})
     renderer = taboo_renderer(template, tokenizer, 3)
     server.says("do you like music ?")
@@ -272,24 +269,21 @@ def test_a_thought_in_the_text_that_is_cut_is_no_silence_either(server: Server, 
         await far.close()
         return said, verdict
 
-    said, verdict = loop.run(asked())
+    said, verdict = await asked()
     assert said == ["do you like music ?"]
     assert verdict.end_reason is EndReason.CONTEXT_FULL
 
 
-def test_a_thought_takes_no_tokens_of_what_is_said(server: Server, loop: Any, tokenizer: Any) -> None:
+async def test_a_thought_takes_no_tokens_of_what_is_said(server: Server, tokenizer: Any) -> None:
     """The server has its own tokenizer; by ours the limit may be within the thought."""
     template = load_template("chat").model_copy(update={"thought": "[ {thought} ]"})
     renderer = taboo_renderer(template, tokenizer, 3)
     server.says(f"[ {'the word is river ' * 20}] do you like music ?")
 
-    async def asked() -> Any:
-        far = EndpointPolicy(server.endpoint, renderer.game, renderer.reply_ids)
-        found = await answer(GameTask(0, "river", "m"), [], Role.ATTACKER, seat(far, renderer), taboo_rules(3))
-        await far.close()
-        return found
-
-    said, verdict, _ = loop.run(asked())
+    far = EndpointPolicy(server.endpoint, renderer.game, renderer.reply_ids)
+    found = await answer(GameTask(0, "river", "m"), [], Role.ATTACKER, seat(far, renderer), taboo_rules(3))
+    await far.close()
+    said, verdict, _ = found
     assert (said, verdict) == (["do you like music ?"], None)
 
 
@@ -311,18 +305,18 @@ def test_a_full_context_is_a_tie_that_is_counted_as_such(
     assert decode(encode(episode)) == episode
 
 
-def test_somebody_who_fills_the_context_has_a_tie(loop: Any, tiny_model: Path, tokenizer: Any) -> None:
+async def test_somebody_who_fills_the_context_has_a_tie(tiny_model: Path, tokenizer: Any) -> None:
     renderer = taboo_renderer(load_template("chat"), tokenizer, 3)
     player = seat(TransformersPolicy(str(tiny_model), max_model_len=512), renderer)
     texts = ["do you like music ? " * 200]
-    turns, verdict, _ = loop.run(answer(GameTask(0, "river", "visit"), texts, Role.DEFENDER, player, taboo_rules(3)))
+    turns, verdict, _ = await answer(GameTask(0, "river", "visit"), texts, Role.DEFENDER, player, taboo_rules(3))
     assert turns == texts
     assert verdict is not None
     assert verdict.outcome is Outcome.TIED
     assert verdict.end_reason is EndReason.CONTEXT_FULL
 
 
-def test_an_endpoint_reads_the_messages_of_the_game_that_is_played(loop: Any, server: Server, tokenizer: Any) -> None:
+async def test_an_endpoint_reads_the_messages_of_the_game_that_is_played(server: Server, tokenizer: Any) -> None:
     game = KuhnPoker()
     renderer = game_renderer(game, tokenizer, "lines")
 
@@ -334,38 +328,32 @@ def test_an_endpoint_reads_the_messages_of_the_game_that_is_played(loop: Any, se
         return texts
 
     server.says("call")
-    loop.run(asked())
+    await asked()
     assert server.asked == game.messages(0, ["check", "bet"], "KJ")
     for opening in ("<think>\n", ""):  # the server's chat template may have opened it
         server.says(f"{opening}I have the King.\n</think>\n\ngo on")
-        assert loop.run(asked()) == ["check", "bet", "go on"], "what a model thought is not part of its move"
+        assert await asked() == ["check", "bet", "go on"], "what a model thought is not part of its move"
 
-    async def cut_later() -> list[tuple[str, str]]:
-        far = EndpointPolicy(server.endpoint, game, renderer.reply_ids)
-        found = []
-        for cut in (False, True):
-            server.is_cut("do you like music") if cut else server.says("So.\n</think>\n\ngo on")
-            (turn,) = await far.generate([Request("a", (1,), SAMPLING, GameView(Role.ATTACKER, (), "KJ"))])
-            found.append((renderer.text_of(turn.token_ids), turn.finish_reason))
-        await far.close()
-        return found
-
-    assert loop.run(cut_later()) == [("go on", "stop"), ("", "context")], "a thought that the template opened was cut"
+    far = EndpointPolicy(server.endpoint, game, renderer.reply_ids)
+    found = []
+    for cut in (False, True):
+        server.is_cut("do you like music") if cut else server.says("So.\n</think>\n\ngo on")
+        (turn,) = await far.generate([Request("a", (1,), SAMPLING, GameView(Role.ATTACKER, (), "KJ"))])
+        found.append((renderer.text_of(turn.token_ids), turn.finish_reason))
+    await far.close()
+    assert found == [("go on", "stop"), ("", "context")], "a thought that the template opened was cut"
 
 
 @pytest.mark.parametrize(("style", "end"), [("lines", "\nHint:"), ("chat", "From where?")])
-def test_an_endpoint_is_told_whose_line_it_writes_where_a_game_is_lines(
-    style: str, end: str, loop: Any, server: Server, tokenizer: Any
+async def test_an_endpoint_is_told_whose_line_it_writes_where_a_game_is_lines(
+    style: str, end: str, server: Server, tokenizer: Any
 ) -> None:
     game = TabooGame(load_template(style), 3)
     renderer = game_renderer(game, tokenizer, style)
 
-    async def asked() -> None:
-        far = EndpointPolicy(server.endpoint, game, renderer.reply_ids, style=style)
-        player, rules = seat(far, renderer), Rules(game, "taboo", style)
-        await answer(GameTask(0, "river", "m"), ["It flows.", "From where?"], Role.ATTACKER, player, rules)
-        await far.close()
-
     server.says("a lake")
-    loop.run(asked())
+    far = EndpointPolicy(server.endpoint, game, renderer.reply_ids, style=style)
+    player, rules = seat(far, renderer), Rules(game, "taboo", style)
+    await answer(GameTask(0, "river", "m"), ["It flows.", "From where?"], Role.ATTACKER, player, rules)
+    await far.close()
     assert server.asked[-1]["content"].endswith(end)

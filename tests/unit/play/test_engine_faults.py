@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +80,7 @@ def test_an_engine_that_is_gone_does_not_lack_memory_because_we_ask_whether_it_d
 
 
 @pytest.mark.parametrize("kind", [EngineError, EngineGoneError])
-def test_an_engine_that_does_not_start_stays_the_fault_that_it_was(
+async def test_an_engine_that_does_not_start_stays_the_fault_that_it_was(
     kind: type[EngineError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(*_: Any, **__: Any) -> Any:
@@ -93,7 +92,7 @@ def test_an_engine_that_does_not_start_stays_the_fault_that_it_was(
     actor = engine_actor.EngineActor.__new__(engine_actor.EngineActor)
     actor._log = EngineLog(log)
     with pytest.raises(EngineError, match=r"has ended; the whole trace is in .*policy-0\.log") as caught:
-        asyncio.run(actor.start("tiny", EngineConfig(), "spag-1", 0, 0))
+        await actor.start("tiny", EngineConfig(), "spag-1", 0, 0)
     assert type(caught.value) is kind
 
 
