@@ -141,14 +141,9 @@ def test_a_plan_that_cannot_start_is_a_failed_check(
 )
 def test_a_model_that_vllm_cannot_divide_is_a_fault(shape: dict[str, int], gpus: int, told: str | None) -> None:
     whole = {"vocab_size": 96, "hidden_size": 96, "intermediate_size": 96, "num_hidden_layers": 1, **shape}
-    config = parse_config(
-        {
-            "model": "/nowhere/other",
-            "model_shape": whole,
-            "engine": {"num_gpus": gpus, "tensor_parallel_size": gpus},
-            "learner": {"num_gpus": 1},
-        }
-    )
+    engine = {"num_gpus": gpus, "tensor_parallel_size": gpus}
+    model: dict[str, Any] = {"model": "/nowhere/other", "model_shape": whole}
+    config = parse_config({**model, "engine": engine, "learner": {"num_gpus": 1}})
     faults = [each.text for each in plan_checks(config)]
     assert len(faults) == (told is not None)
     assert all(told is not None and told in fault for fault in faults)
