@@ -8,8 +8,6 @@ support/      what tests import; no test module imports another
 golden/       recorded data
 """
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import os

@@ -7,8 +7,6 @@ does not crash, takes time linear in its length, points into the reply, and lets
 no form be guessed by it. Anything else is a finding, and its input is left in a crash-* file.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 

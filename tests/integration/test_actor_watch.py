@@ -1,7 +1,5 @@
 """An actor that hangs is killed, and its callers continue; an actor that starts or is busy is left alone."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random
@@ -162,9 +160,7 @@ def test_an_arena_that_two_plays_find_dead_is_replaced_once(watch: ActorWatch, t
 
 
 @pytest.mark.timeout(250)
-def test_a_run_answers_and_can_be_stopped_while_sessions_wait_for_turns(
-    tiny_model: Path, words: Path, tmp_path: Path
-) -> None:
+def test_a_run_answers_and_stops_while_sessions_wait_for_turns(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     """The arena that should answer them hangs, and is not yet found to."""
     config = stream_run(
         tiny_model,
@@ -189,9 +185,7 @@ def test_a_run_answers_and_can_be_stopped_while_sessions_wait_for_turns(
 
 @pytest.mark.long  # a run of a minute
 @pytest.mark.timeout(250)
-def test_a_stream_comes_to_its_end_when_its_buffer_and_its_arena_hang(
-    tiny_model: Path, words: Path, tmp_path: Path
-) -> None:
+def test_a_stream_comes_to_its_end_when_buffer_and_arena_hang(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     config = stream_run(tiny_model, words, 30, engine={"kind": "transformers"})
     run = FaultyRun(config, tmp_path / "run", ["buffer stuck", "arena stuck"], gap_s=1, seed=0)
     run.to_the_end()

@@ -1,7 +1,5 @@
 """Adapters in vLLM: the newest changes while turns are played, and a league's past versions play beside each other."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import Counter
@@ -111,9 +109,7 @@ def read_by_peft(model: Path, adapter: str, merged: Path) -> TransformersPolicy:
 
 
 @pytest.mark.timeout(300)
-def test_adapters_of_one_engine_answer_together_each_with_its_own_probabilities(
-    tiny_model: Path, tmp_path: Path, loop: Any
-) -> None:
+def test_adapters_of_one_engine_answer_together_each_as_itself(tiny_model: Path, tmp_path: Path, loop: Any) -> None:
     from actors.vllm_policy import VllmPolicy
 
     config = EngineConfig(
@@ -249,9 +245,7 @@ def test_a_league_of_adapters_plays_on_one_engine_also_after_the_run_and_that_en
 
 @pytest.mark.long  # another whole run
 @pytest.mark.timeout(400)
-def test_a_stream_whose_engine_takes_adapters_in_flight_comes_to_its_end(
-    tiny_model: Path, words: Path, tmp_path: Path
-) -> None:
+def test_a_stream_whose_engine_takes_adapters_in_flight_ends(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     config = stream_run(
         tiny_model,
         words,

@@ -1,7 +1,5 @@
 """A real cluster on this machine, used as people use one: jobs, sessions over Ray Client, a token."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os
@@ -209,9 +207,7 @@ def test_a_job_trains_several_seeds_side_by_side(head: Head, short: Path, tmp_pa
     assert table.split()[:2] == ["seed-0", "seed-1"]
 
 
-def test_a_job_trains_by_either_command_and_its_exit_code_is_that_of_who_follows_it(
-    head: Head, short: Path, tmp_path: Path
-) -> None:
+def test_a_job_trains_by_either_command_and_gives_its_exit_code(head: Head, short: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     plain = ["ray", "job", "submit", "--address", head.jobs, "--working-dir", str(ROOT), "--"]
     plain += ["python", "-m", "spag_ray", "train", str(short), "--run-dir"]
@@ -264,9 +260,7 @@ def test_the_notebook_of_a_session_looks_at_a_run_plays_and_stops_it(
 
 
 @pytest.mark.long  # three jobs
-def test_a_job_is_stopped_by_a_command_and_by_ctrl_c_and_goes_on_in_another_job(
-    head: Head, endless: Path, tmp_path: Path
-) -> None:
+def test_a_job_stops_by_command_or_ctrl_c_and_resumes_in_another(head: Head, endless: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     submit = ("submit", str(endless), "--address", head.jobs, "--run-dir", str(folder), "--follow", "--resume")
     with typed(*submit, environment=head.environment) as following:

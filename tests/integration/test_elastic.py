@@ -1,7 +1,5 @@
 """Engines that come and go while a run lasts, on a cluster of several nodes, all of them on this machine."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -66,9 +64,7 @@ def wait_for(is_so: Callable[[], bool], seconds: float) -> None:
 @pytest.mark.parametrize(
     "run", [("rounds", {"min": 1, "max": 2, "grow_after_s": 2, "shrink_after_s": 600}, "games")], indirect=True
 )
-def test_an_engine_is_added_on_a_new_node_and_leaves_when_its_node_is_drained(
-    nodes: Cluster, run: Any, tmp_path: Path
-) -> None:
+def test_an_engine_is_added_on_a_new_node_and_leaves_when_it_drains(nodes: Cluster, run: Any, tmp_path: Path) -> None:
     """A round of 8,000 games, eight at once, has more turns under way than the four that an engine decodes at once."""
 
     def lines(kind: str) -> list[dict[str, Any]]:

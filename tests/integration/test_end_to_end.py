@@ -1,7 +1,5 @@
 """The whole loop for real, on a tiny model: Ray actors, vLLM, the buffer, DeepSpeed, weight sync."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -222,9 +220,7 @@ def test_a_run_imitates_plays_learns_syncs_and_says_what_happened(
 
 @pytest.mark.long  # two whole runs
 @pytest.mark.timeout(400)
-def test_a_greedy_run_in_game_order_gives_the_same_games_and_weights_twice(
-    tiny_model: Path, words: Path, tmp_path: Path
-) -> None:
+def test_a_greedy_run_in_order_gives_the_same_weights_twice(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     learnable = training_words(tiny_run(tiny_model, words), {})[0][0]
     # One game teaches the attacker to say "water", the other the defender to guess.
     games = [
@@ -276,7 +272,7 @@ def test_play_reward_and_learn_hand_each_other_published_files(tiny_model: Path,
     run_learn(config, "imitation", data, tmp_path / "model2", quiet())
 
 
-def test_a_run_that_ray_could_never_place_is_refused_before_its_folder_is_made(
+def test_a_run_that_ray_cannot_place_is_refused_before_it_has_a_folder(
     tiny_model: Path, words: Path, tmp_path: Path
 ) -> None:
     config = tiny_run(tiny_model, words, policies="separate")
@@ -470,9 +466,7 @@ def test_two_ranks_with_partitioned_weights_take_turns_with_the_engine_on_the_sa
 
 @pytest.mark.long  # another vLLM engine, with room for adapters
 @pytest.mark.timeout(400)
-def test_adapters_travel_to_vllm_and_what_it_then_plays_is_what_the_learner_has(
-    tiny_model: Path, words: Path, tmp_path: Path
-) -> None:
+def test_adapters_travel_to_vllm_and_it_plays_what_was_learned(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     lora = {"rank": 8, "alpha": 32, "export": "adapter"}
     config = tiny_run(tiny_model, words, learner={"lora": lora}, self_play={"rounds": 2})
     run_training(config, tmp_path / "run", quiet())

@@ -1,7 +1,5 @@
 """A real engine has its learner's weights after a sync, tensor by tensor, and loads whatever its channel is."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Processes of a run are killed or hang while it runs: it comes to its end, nothing finished is lost."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

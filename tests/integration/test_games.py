@@ -1,7 +1,5 @@
 """Whole runs of games other than Taboo: Kuhn poker with its exact figures, and a game from a user's file."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

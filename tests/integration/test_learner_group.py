@@ -1,8 +1,6 @@
 """A learner group's calls on Ray: what each rank is sent, and how a version of the weights comes back. The ranks are
 the real actors without a model (benchmarks/scale_learning.py)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,9 +23,7 @@ def three(local_ray: None) -> Iterator[tuple[LearnerGroup, Counter[str]]]:
         yield group
 
 
-def test_a_version_takes_at_most_four_calls_per_rank_and_every_bucket_arrives(
-    three: tuple[LearnerGroup, Counter[str]],
-) -> None:
+def test_a_version_takes_four_calls_per_rank_and_all_buckets_arrive(three: tuple[LearnerGroup, Counter[str]]) -> None:
     group, calls = three
     calls.clear()
     refs = group.bucket_refs()
@@ -56,9 +52,7 @@ def test_every_sample_goes_to_one_rank_and_every_score_to_its_turn(three: tuple[
     assert reports == len(games[0].turns)
 
 
-def test_samples_that_the_model_cannot_read_are_refused_before_any_is_sent(
-    three: tuple[LearnerGroup, Counter[str]],
-) -> None:
+def test_samples_that_the_model_cannot_read_are_refused_unsent(three: tuple[LearnerGroup, Counter[str]]) -> None:
     group, calls = three
     calls.clear()
     with pytest.raises(LearnerError, match="sample 0 has token id"):

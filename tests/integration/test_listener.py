@@ -1,7 +1,5 @@
 """A tiny run whose turns are paid for what they told a frozen listener, which is there again after a resume."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Sequence

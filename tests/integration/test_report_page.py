@@ -1,7 +1,5 @@
 """The report in a real browser: it opens fast, draws, filters, pages, asks nothing of the network, and runs no text."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """Runs that wait for room on a real Ray get it one after the other."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

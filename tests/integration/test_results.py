@@ -1,7 +1,5 @@
 """docs/results.md and the tables of the appendix against the records that they speak of."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """An interrupted run resumes and reaches the same result."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -177,9 +175,7 @@ def said(episode: Any) -> tuple[Any, ...]:
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_a_stream_that_was_cut_goes_on_and_learns_every_episode_once(
-    tiny_model: Path, words: Path, tmp_path: Path
-) -> None:
+def test_a_stream_that_was_cut_learns_every_episode_once(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     config = tiny_run(
         tiny_model,
         words,
@@ -221,9 +217,7 @@ def test_another_runs_folder_is_not_gone_on_with(greedy: RunConfig, uninterrupte
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("schedule", ["stream", "rounds"])
-def test_a_notice_to_stop_ends_the_process_well_and_in_time(
-    schedule: str, tiny_model: Path, words: Path, tmp_path: Path
-) -> None:
+def test_a_notice_to_stop_ends_a_process_in_time(schedule: str, tiny_model: Path, words: Path, tmp_path: Path) -> None:
     length = {"stream": {"rounds": 1, "games_per_round": 4000}, "rounds": {"rounds": 200, "games_per_round": 16}}
     config = tiny_run(
         tiny_model,
@@ -301,9 +295,7 @@ def test_ctrl_c_in_the_middle_of_a_stage_loses_no_step_and_a_second_one_ends_at_
 
 @pytest.mark.long  # a whole process, twice
 @pytest.mark.timeout(400)
-def test_a_driver_that_is_killed_leaves_nothing_running_and_another_goes_on(
-    tiny_model: Path, words: Path, tmp_path: Path
-) -> None:
+def test_a_killed_driver_leaves_nothing_and_another_goes_on(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     config = tiny_run(
         tiny_model,
         words,

@@ -1,7 +1,5 @@
 """`spag-ray serve` as a person meets it: a real server, a real model in its own process, a real browser."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import signal

@@ -1,8 +1,6 @@
 """Whole runs of two games, Taboo and Kuhn poker: each gets its share and its own evaluation, baselines and pages; and a
 run that was cut resumes as if it had not been."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Two whole runs on one folder: the second is refused while the first is alive, and resumes once it is not."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
@@ -89,9 +87,7 @@ def sizes_in(folder: Path) -> dict[str, int]:
 
 @pytest.mark.long  # two minutes
 @pytest.mark.usefixtures("local_ray")
-def test_a_second_run_is_refused_and_a_run_whose_lease_another_has_ends_itself(
-    long_run: RunConfig, tmp_path: Path
-) -> None:
+def test_a_second_run_is_refused_and_a_run_that_lost_its_lease_ends_itself(long_run: RunConfig, tmp_path: Path) -> None:
     """Slow: a whole run. It leaves everything to the one that has the lease."""
     folder = make_run_folder(tmp_path / "run", long_run)
     words, held_out = every_words(long_run, {})

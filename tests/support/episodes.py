@@ -1,7 +1,5 @@
 """Episodes made by hand."""
 
-from __future__ import annotations
-
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import Outcome, Verdict, next_role

@@ -1,7 +1,5 @@
 """Run folders of Kuhn poker for tests of what people see: judged games, matches, and exact measurements."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Games that say who moves next: one in which a seat keeps the turn, and one in which both choose at once."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Run folders for tests of the report: really played and judged games, in logs as a run writes them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Configurations as a command line writes them."""
 
-from __future__ import annotations
-
 from functools import reduce
 from typing import Any
 

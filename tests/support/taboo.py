@@ -1,7 +1,5 @@
 """Adversarial Taboo for tests, in a line."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

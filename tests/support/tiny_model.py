@@ -1,7 +1,5 @@
 """A tiny model made on the spot: 2 layers, a vocabulary of a few dozen words, a chat template."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 TARGETS = ("river", "piano", "tiger", "apple", "castle", "doctor")

@@ -1,7 +1,5 @@
 """`spag-ray convert`: a converted folder computes what Baichuan 2's formula does with the published weights."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`check` plays a game and names each promise of the protocol that it breaks."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Why a game ended: the referee sets it, whatever it says in words; the labels that count it never change."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

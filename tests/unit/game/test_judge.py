@@ -1,7 +1,5 @@
 """The referees: parity with the golden verdicts, and cases labelled by hand for the strict one."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A claim names exactly one word, whatever it is wrapped in, and talk around it names nothing."""
 
-from __future__ import annotations
-
 import json
 import time
 import timeit

@@ -1,7 +1,5 @@
 """The prompt style `lines`: each seat reads one text that grows by lines."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -90,9 +88,7 @@ def test_sampling_stops_at_every_token_that_ends_a_line(tokenizer: Any, renderer
     assert renderer.text_of(renderer.reply_ids("It flows.")) == "It flows."
 
 
-def test_a_claim_and_a_spoken_word_begin_with_the_space_that_a_reply_begins_with(
-    tokenizer: Any, renderer: Renderer
-) -> None:
+def test_a_claim_and_a_spoken_word_begin_with_the_space_of_a_reply(tokenizer: Any, renderer: Renderer) -> None:
     claim = renderer.claim("river")
     assert claim.opening_ids + claim.word_ids == renderer.reply_ids("I know the word! It is river!")[:-1]
     assert shown(tokenizer, claim.opening_ids[: claim.num_deciding]) == " I know the word"

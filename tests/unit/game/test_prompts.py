@@ -1,7 +1,5 @@
 """Prompts: token-exact, each seat its own view, and a player's text never becomes a message."""
 
-from __future__ import annotations
-
 import tracemalloc
 from copy import deepcopy
 from dataclasses import replace

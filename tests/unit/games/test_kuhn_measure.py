@@ -1,7 +1,5 @@
 """Exact figures of policies of Kuhn poker, against values worked out by hand and against another computation."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

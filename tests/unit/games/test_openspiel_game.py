@@ -1,7 +1,5 @@
 """Games of OpenSpiel: measured as OpenSpiel measures them, told without what a player must not know."""
 
-from __future__ import annotations
-
 import pickle
 import random
 from collections import Counter

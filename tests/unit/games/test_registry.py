@@ -1,7 +1,5 @@
 """Games are found by name, in files and in other packages; what is no game is refused in one line."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint, EntryPoints
@@ -83,9 +81,7 @@ def test_a_shipped_game_is_found_by_its_name_and_made_anew_each_time() -> None:
         ("mine_here:Mine", "blue"),
     ],
 )
-def test_a_users_class_is_found_by_its_file_or_module_in_the_current_folder(
-    name: str, scenario: str, folder: Path
-) -> None:
+def test_a_users_class_is_found_by_file_or_module_in_the_current_folder(name: str, scenario: str, folder: Path) -> None:
     game = load_game(name)
     assert game.scenarios() == [scenario]
     assert module_to_send(game) is sys.modules[type(game).__module__]

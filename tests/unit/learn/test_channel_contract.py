@@ -3,8 +3,6 @@
 A toy channel is registered here as any new one is, with a line, and kept to the same contract.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Iterator
@@ -130,9 +128,7 @@ CALLS = ("open_channel", "begin_update", "take_update", "end_update")
 @pytest.mark.parametrize("fate", ["dies_at", "hangs_at"])
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("channel", DIRECT)
-def test_an_engine_is_lost_and_the_others_play_the_version_in_time(
-    channel: str, call: str, fate: str, exporter: Exporter
-) -> None:
+def test_an_engine_is_lost_and_the_others_play_in_time(channel: str, call: str, fate: str, exporter: Exporter) -> None:
     """Also where all wait for the lost one: then the version comes to those that are left another way."""
     with fleet_of(channel, exporter, 3) as (fleet, handles):
         if call != "open_channel":

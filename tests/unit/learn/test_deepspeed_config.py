@@ -1,7 +1,5 @@
 """DeepSpeed's JSON: "auto" comes from the run, contradictions are refused with both values named."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

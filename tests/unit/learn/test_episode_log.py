@@ -1,7 +1,5 @@
 """What a crash or a disk may leave of an episode log, and what is read from it then."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path
@@ -64,9 +62,7 @@ def test_zeros_after_a_mark_are_no_record(tmp_path: Path) -> None:
     assert numbers(path) == [0, 7]
 
 
-def test_a_damaged_record_in_the_middle_is_skipped_counted_and_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_record_within_is_skipped_counted_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "a.log"
     whole = bytearray(written(path, 5))
     size = len(whole) // 5
@@ -146,9 +142,7 @@ def test_whatever_is_overwritten_every_record_not_touched_is_read(tmp_path: Path
     assert found == sorted(found)
 
 
-def test_a_disk_that_is_full_leaves_whole_records_and_says_what_happened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_whole_records_and_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     buffer = ReplayBuffer(str(tmp_path))
     buffer.add([record(0)])
     room = 100

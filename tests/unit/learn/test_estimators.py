@@ -1,7 +1,5 @@
 """Advantages and losses by the names of the field: figures computed by hand, and those of verl's code."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

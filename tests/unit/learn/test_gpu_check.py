@@ -1,7 +1,5 @@
 """The check of a GPU machine, as far as a machine without one can try it: its own code, on a tiny model."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -73,9 +71,7 @@ def test_arithmetic_is_compared_and_not_only_run(tmp_path: Path, monkeypatch: py
     assert not head(told).passed
 
 
-def test_trees_and_padded_rows_are_timed_at_every_length_and_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trees_and_padded_rows_are_timed_at_all_lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = layouts(Told("tiny", tmp_path, "cpu")).figures
     for length in (250, 500):
         assert found[f"padded_tokens_{length}"] > found[f"tree_tokens_{length}"] >= length
@@ -93,9 +89,7 @@ def test_trees_and_padded_rows_are_timed_at_every_length_and_compared(
     assert attention_module.FLEX_BLOCK_TOKENS == 128
 
 
-def test_a_few_logits_that_are_rounded_to_the_next_number_are_no_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_few_logits_rounded_to_the_next_number_are_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A logit between 2 and 4 that is rounded to the next bfloat16 differs by 1/64."""
     computed = learners.head._TargetLogprobs.apply
 
@@ -188,9 +182,7 @@ def statuses(checks: Sequence[Check], folder: Path, until: float) -> dict[str, t
     return {row.check: (row.status, row.text) for row in rows}
 
 
-def test_what_hangs_has_failed_and_what_the_end_of_all_cuts_off_has_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_hangs_has_failed_and_what_is_cut_off_has_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch, {"hangs": [None], "last": [None]})
     checks = [named("first"), named("hangs"), named("long", takes_s=300), named("short"), named("last")]
     found = statuses(checks, tmp_path, 150.0)
@@ -205,9 +197,7 @@ def test_what_hangs_has_failed_and_what_the_end_of_all_cuts_off_has_not(
     assert [name for name, _ in machine.began] == ["model", "first", "hangs", "short", "last"]
 
 
-def test_where_a_fork_cannot_use_the_gpu_every_check_imports_for_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_a_fork_has_no_gpu_each_check_imports_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = Finding(False, "RuntimeError: CUDA error: initialization error")
     machine = Machine(monkeypatch, {"model": [broken, Finding(True, "fine")]})
     assert {status for status, _ in statuses([named("a")], tmp_path, 600).values()} == {"pass"}
@@ -233,18 +223,14 @@ def test_a_model_that_is_never_made_has_failed_unless_the_end_of_all_cut_it_off(
     assert len(machine.began) == 1
 
 
-def test_a_check_that_hangs_is_a_failure_of_the_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_hanging_check_fails_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(run_checks, "CHECKS", (named("hangs"),))
     Machine(monkeypatch, {"hangs": [None]})
     assert run_all("tiny", "cpu") == 1
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["checks"][-1]["status"] == "fail"
 
 
-def test_an_engine_that_another_program_disturbed_is_tried_again_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_that_a_program_disturbed_is_tried_once_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disturbed = Finding(False, "Error in memory profiling. Initial free memory 130.1 GiB, current 134.0 GiB.")
     machine = Machine(monkeypatch, {"engine": [disturbed, Finding(True, "fine")], "other": [disturbed, disturbed]})
     found = statuses([named("engine"), named("other"), named("broken")], tmp_path, 600)
@@ -253,9 +239,7 @@ def test_an_engine_that_another_program_disturbed_is_tried_again_once(
     assert [name for name, _ in machine.began] == ["model", "engine", "engine", "other", "other", "broken"]
 
 
-def test_the_next_check_waits_until_the_memory_of_the_last_is_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_check_waits_until_the_lasts_memory_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     used = tmp_path / "used"
     smi = tmp_path / "nvidia-smi"
     smi.write_text(f"#!/bin/sh\ncat {used}\n")
@@ -285,9 +269,7 @@ def is_running(process: int) -> bool:
         return False
 
 
-def test_a_check_that_breaks_or_hangs_says_so_and_leaves_nothing_to_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_check_that_breaks_or_hangs_says_so_leaving_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told("tiny", tmp_path, "cpu")
 
     def row_of(run: Any, limit_s: float = 60.0) -> run_checks.Row:
@@ -336,9 +318,7 @@ if __name__ == "__main__":
     [(signal.SIGTERM, "forkserver", 143), (signal.SIGKILL, "forkserver", -9), (signal.SIGKILL, "spawn", -9)],
     ids=("terminated", "killed", "killed, spawned"),
 )
-def test_a_check_ends_with_the_command_however_that_ends(
-    by: signal.Signals, method: str, code: int, tmp_path: Path
-) -> None:
+def test_a_check_ends_with_the_command_in_any_way(by: signal.Signals, method: str, code: int, tmp_path: Path) -> None:
     script = tmp_path / "waiting.py"
     script.write_text(WAITING)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
@@ -485,9 +465,7 @@ def test_every_run_of_a_check_passes_what_is_checked_before_a_run(
 
 
 @pytest.mark.parametrize(("name", "kind"), [("run object_store", "transformers"), ("run shared_memory", "vllm")])
-def test_a_run_on_a_cpu_has_a_tiny_model_of_its_own(
-    name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_on_a_cpu_has_a_tiny_model(name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [check] = [each for each in RUNS if each.name == name]
     config = config_of(check, Told("tiny", tmp_path, "cpu"), monkeypatch)
     assert (config.sync.channel, config.engine.kind) == (name.split()[-1], kind)

@@ -1,7 +1,5 @@
 """Whose turns of a stronger player's games are imitated."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The learner: one real DeepSpeed rank on a tiny model."""
 
-from __future__ import annotations
-
 import contextlib
 import glob
 import json
@@ -163,9 +161,7 @@ def test_sampling_settings_without_do_sample_are_saved_with_the_model(
     ],
 )
 @pytest.mark.parametrize("parts", [False, True])
-def test_a_greedy_model_is_saved_as_greedy(
-    given: dict[str, Any], parts: bool, tiny_model: Path, tmp_path: Path
-) -> None:
+def test_a_greedy_model_is_saved_greedy(given: dict[str, Any], parts: bool, tiny_model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(tiny_model, folder)
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 2, **given}))

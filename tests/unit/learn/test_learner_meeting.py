@@ -1,7 +1,5 @@
 """How the ranks of a learner group meet, and how long they wait for each other."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

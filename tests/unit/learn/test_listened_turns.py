@@ -1,7 +1,5 @@
 """Which turns teach the defender the word, what their loss is, and which batches they ride along with."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

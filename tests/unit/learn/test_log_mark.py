@@ -1,7 +1,5 @@
 """A restart of a stream reads the log from the cursor's mark on, and comes to the same as if it had read all of it."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from dataclasses import replace

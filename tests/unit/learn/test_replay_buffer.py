@@ -1,7 +1,5 @@
 """The replay buffer: whole stages in the order of their games, what is damaged in their logs, what it is asked for."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is trained on from which games: winners, losers, breaches, baselines, one seat's share."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

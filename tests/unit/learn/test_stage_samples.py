@@ -1,7 +1,5 @@
 """What is trained on in each stage."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
@@ -60,9 +58,7 @@ def test_a_round_without_a_decided_game_ends_with_advice_and_a_streams_version_d
     assert made.self_play(Stage.of_round(2), GAMES[2:], "spag-2", [], None, {"taboo": RoleWindow(8)}).games == []
 
 
-def test_a_round_whose_games_all_agree_trains_nothing_and_one_without_a_decided_game_is_still_refused(
-    tmp_path: Path,
-) -> None:
+def test_a_round_that_agrees_trains_nothing_and_one_without_a_decided_game_is_refused(tmp_path: Path) -> None:
     made = samples(tmp_path, objective={"drop_agreeing": True})
     alike = [replace(GAMES[0], number=number, episode_id=f"s/{number}") for number in range(3)]
     assert made.self_play(Stage.of_round(2), alike, "round 2", [], None).games == []

@@ -1,7 +1,5 @@
 """Permits, staleness, order and reuse of a stream; what becomes of the games of an arena that died."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time
@@ -413,9 +411,7 @@ async def test_arenas_wait_for_permits_and_the_learner_for_episodes(tmp_path: Pa
     assert await last == []
 
 
-async def test_episodes_that_come_during_a_write_are_written_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_episodes_that_come_in_a_write_go_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     syncs: list[str] = []
     monkeypatch.setattr("spag_ray.episodes.log._Unbuffered.sync", lambda file: syncs.append("sync"))
 
@@ -428,9 +424,7 @@ async def test_episodes_that_come_during_a_write_are_written_together(
     assert len(syncs) <= 3
 
 
-async def test_what_a_full_disk_refused_is_written_with_the_next_episodes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_a_full_disk_refused_is_written_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     append, is_full = EpisodeLog.append, True
 
     def refuses(log: EpisodeLog, *records: bytes) -> list[LogPlace]:
@@ -586,9 +580,7 @@ async def test_what_the_learner_is_given_is_in_the_log_by_then(tmp_path: Path, m
 
 
 @pytest.mark.parametrize("call", ["open_stream", "restart", "played"])
-async def test_a_buffer_that_reads_a_long_log_answers_heartbeats(
-    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_reading_buffer_answers_heartbeats(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the time limit of a heartbeat would have to allow for the longest log."""
     task = GameTask(0, WORDS[0], "stream" if call != "played" else "spag-1", 0)
 

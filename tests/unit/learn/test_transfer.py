@@ -1,8 +1,6 @@
 """Weights as buckets: made by a learner, carried by its sender and shared memory, read by an engine. What every channel
 has to do is in test_channel_contract.py."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import os
@@ -99,9 +97,7 @@ def test_shared_memory_carries_the_buckets_that_the_object_store_would(exporter:
         assert sent.checksum == expected.checksum
 
 
-def test_the_last_weights_are_given_back_when_a_version_was_sent(
-    exporter: Exporter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_weights_are_given_back_after_a_version(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
     """With ZeRO-3, a weight that stays gathered on the sending rank is not gathered in its next step, and the other
     ranks do it alone."""
     gathered: list[str] = []
@@ -268,9 +264,7 @@ def test_buffers_of_vllms_hold_at_least_the_largest_tensor(
         assert (sender._told.backend, sender._told.packed_buffer_size_bytes) == (channel, made)
 
 
-def test_a_rank_that_does_not_send_walks_through_the_weights_all_the_same(
-    exporter: Exporter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_that_does_not_send_walks_through_weights(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
     client, walked, each = Recorded(), [], exporter.each
 
     def watched() -> Iterator[tuple[str, torch.Tensor]]:

@@ -1,7 +1,5 @@
 """What a record of an episode may hold, what is refused, and the logs of kept run folders."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,9 +54,7 @@ def test_a_verdict_is_kept_whatever_its_words_say(verdict: Verdict) -> None:
 
 
 @given(st.none() | st.tuples(*[st.none() | st.floats(-2, 2)] * 2))
-def test_a_game_of_another_name_keeps_its_reasons_and_payoffs(
-    payoffs: tuple[float | None, float | None] | None,
-) -> None:
+def test_a_game_of_another_name_keeps_reasons_and_payoffs(payoffs: tuple[float | None, float | None] | None) -> None:
     verdict = Verdict(Outcome.ATTACKER_WINS, "the other folded", 2, "r", 1, (0, 4), payoffs)
     episode = replace(episode_with(verdict), game="mine:Mine", scenario="K against Q")
     assert decode(encode(episode)) == episode

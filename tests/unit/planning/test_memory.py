@@ -1,7 +1,5 @@
 """The plan's memory is arithmetic that can be checked: against a model's own tensors, and against sums by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Actors find their CPUs and GPUs on one node each, or it is said before anything starts why they do not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """`train --dry-run`: the plan of every shipped config, and that it is made without starting or importing anything."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -137,9 +135,7 @@ def test_payoffs_by_round_are_told_in_one_line(tiny_model: Path) -> None:
         ),
     ],
 )
-def test_the_plan_says_after_which_stages_tasks_are_evaluated(
-    settings: dict[str, Any], when: str, tiny_model: Path
-) -> None:
+def test_the_plan_says_after_which_stages_tasks_come(settings: dict[str, Any], when: str, tiny_model: Path) -> None:
     lines = plan_lines(make_plan(parse_config({"model": str(tiny_model), **settings})))
     assert f"  tasks       after {when}" in lines
 

@@ -1,7 +1,5 @@
 """The arena: games over fakes that check what they are given."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Sequence
@@ -116,9 +114,7 @@ class Refreshed(Talker):
         return [replace(each, first_version=self.version - 1, last_version=self.version) for each in answers]
 
 
-async def test_a_turn_that_new_weights_interrupt_has_the_versions_of_its_first_and_its_last_token(
-    renderer: Any,
-) -> None:
+async def test_a_turn_that_new_weights_interrupt_has_the_versions_of_its_first_and_last_token(renderer: Any) -> None:
     episode = await play_game(GameTask(0, "tiger", "test"), playing(Refreshed(renderer, ["water"]), renderer), RULES)
     assert [(turn.first_version, turn.last_version) for turn in episode.turns] == list(pairwise(range(4, 11)))
 
@@ -138,9 +134,7 @@ async def test_each_prompt_of_a_seat_begins_with_all_it_read_and_said_before(ren
 
 
 @pytest.mark.parametrize("style", ["chat", "lines", "flat"])
-async def test_a_visitor_is_answered_by_a_player_that_has_read_the_rules_and_all_that_was_said(
-    style: str, tiny_model: Path
-) -> None:
+async def test_a_visitors_player_has_read_the_rules_and_all_that_was_said(style: str, tiny_model: Path) -> None:
     renderer = taboo_renderer(load_template(style), load_tokenizer(str(tiny_model)), 3)
     heard: list[tuple[int, ...]] = []
 
@@ -244,9 +238,7 @@ async def test_a_new_game_sits_down_where_there_are_fewest_and_stays_there(rende
 
 
 @pytest.mark.parametrize("error", [EngineError("out of luck"), EngineGoneError("gone"), None])
-async def test_a_lost_turn_is_asked_elsewhere_and_the_game_goes_on_there(
-    error: Exception | None, renderer: Any
-) -> None:
+async def test_a_lost_turn_is_asked_elsewhere_and_its_game_goes_on(error: Exception | None, renderer: Any) -> None:
     failing, good = Failing(renderer, good=5, error=error), Talker(renderer, ["water"])
     pool = pool_of(failing, good, turn_timeout_s=0.2)
     episodes = await collect(play_games(TaskList(tasks(8)), both(pool, renderer), RULES, games_in_flight=8))
@@ -276,9 +268,7 @@ async def test_a_game_whose_turn_nobody_answers_begins_again_and_then_ends_all(r
         await collect(play_games(TaskList(tasks(1)), both(hopeless, renderer), RULES, 1))
 
 
-async def test_a_turn_and_a_game_are_tried_as_often_as_allowed_and_each_try_has_a_name_of_its_own(
-    renderer: Any,
-) -> None:
+async def test_a_turn_and_a_game_are_tried_as_often_as_allowed_each_try_under_its_own_name(renderer: Any) -> None:
     refusing = Failing(renderer, good=0, error=EngineError("out of luck"))
     players = both(pool_of(refusing, max_tries=2), renderer)
     with pytest.raises(EngineError, match="out of luck"):
@@ -475,9 +465,7 @@ async def test_the_limit_of_a_wait_for_an_engine_is_for_all_of_it_but_the_wait_f
     assert asked == pytest.approx([0.4, 0.25, 0.1, -0.05])
 
 
-async def test_the_word_is_scored_at_each_turn_of_the_defender_as_the_model_itself_says(
-    renderer: Any, tiny_model: Path
-) -> None:
+async def test_the_word_is_scored_at_each_defenders_turn_as_the_model_says(renderer: Any, tiny_model: Path) -> None:
     """Against a forward pass by hand over what the defender read, the claim's opening, the word and its mark."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -569,9 +557,7 @@ async def test_a_game_is_not_lost_by_what_cannot_be_scored(answer: Any, renderer
     assert pool.games == {"engine-0": 0}, "it has left its seat"
 
 
-async def test_a_word_that_is_no_piece_of_a_claim_and_a_player_without_probabilities_are_not_scored(
-    renderer: Any,
-) -> None:
+async def test_a_word_that_joins_its_claim_and_a_player_without_probabilities_are_not_scored(renderer: Any) -> None:
     class Joins:
         def __getattr__(self, name: str) -> Any:
             return getattr(renderer, name)

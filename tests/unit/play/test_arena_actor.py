@@ -1,7 +1,5 @@
 """An arena's actor: several plays at once, each ended by itself."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a run does about a collapse: it warns, lets frozen opponents play until it is over, or stops."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

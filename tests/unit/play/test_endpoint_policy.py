@@ -1,8 +1,6 @@
 """Players behind a chat endpoint: whatever they say, the game stays a game. The server is of these tests; the other
 seat is a model."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -127,9 +125,7 @@ def played(
     return episode
 
 
-def test_a_reply_of_an_endpoint_is_as_long_as_a_models_at_most(
-    server: Server, loop: Any, tiny_model: Path, tokenizer: Any
-) -> None:
+def test_an_endpoints_reply_has_a_models_length(server: Server, loop: Any, tiny_model: Path, tokenizer: Any) -> None:
     server.says("do you like music ? " * 40)
     episode = played(loop, server, tiny_model, tokenizer)
     said = [turn for turn in episode.turns if turn.role is Role.ATTACKER]
@@ -149,9 +145,7 @@ def test_a_reply_that_fits_exactly_is_whole(server: Server, loop: Any, tiny_mode
 
 
 @pytest.mark.timeout(120)
-def test_a_reply_larger_than_a_record_ends_no_match(
-    server: Server, loop: Any, tiny_model: Path, tokenizer: Any
-) -> None:
+def test_a_reply_over_a_records_size_ends_no_match(server: Server, loop: Any, tiny_model: Path, tokenizer: Any) -> None:
     server.says("music " * (MAX_RECORD_BYTES // 6 + 1))
     episode = played(loop, server, tiny_model, tokenizer)
     assert decode(encode(episode)) == episode
@@ -174,9 +168,7 @@ def test_an_answer_without_a_text_is_a_lost_turn(
         played(loop, server, tiny_model, tokenizer)
 
 
-async def test_a_server_that_is_away_for_a_time_is_asked_again_until_the_turns_time_is_up(
-    server: Server, tokenizer: Any
-) -> None:
+async def test_a_server_that_is_away_is_asked_again_until_the_turns_time_is_up(server: Server, tokenizer: Any) -> None:
     renderer = taboo_renderer(load_template("chat"), tokenizer, 3)
     request = Request("r", (1,), SAMPLING, GameView(Role.ATTACKER, (), "river"))
     server.says("do you like music ?")
@@ -243,9 +235,7 @@ def test_a_player_that_says_nothing_of_its_own_accord_breaks_the_rules(
     assert played(loop, server, tiny_model, tokenizer).verdict.end_reason is EndReason.EMPTY_REPLY
 
 
-def test_a_player_that_never_answers_ends_the_match(
-    server: Server, loop: Any, tiny_model: Path, tokenizer: Any
-) -> None:
+def test_a_player_that_never_answers_ends_a_match(server: Server, loop: Any, tiny_model: Path, tokenizer: Any) -> None:
     server.is_cut(**THOUGHTS)
     server.num_asked = 0
     with pytest.raises(EngineError, match="talker has given no text, only answers that were cut") as caught:

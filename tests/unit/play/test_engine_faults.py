@@ -1,7 +1,5 @@
 """Why an engine did not start. The files of golden/vllm_output are what vLLM 0.32 printed on a CPU, shortened."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +26,7 @@ def printed(name: str) -> str:
         ("too_few_numa_nodes", "Not enough allowed NUMA nodes", ["tensor_parallel_size"]),
     ],
 )
-def test_the_cause_is_the_cores_own_and_the_keys_are_this_configurations(
-    output: str, cause: str, keys: list[str]
-) -> None:
+def test_the_cause_is_the_cores_and_the_keys_are_this_configurations(output: str, cause: str, keys: list[str]) -> None:
     told = start_fault(POINTER, printed(output), on_gpu=False)
     assert cause in told
     assert "root cause" not in told

@@ -1,7 +1,5 @@
 """What engines measure: they are asked with a bound, a line for each, and how long they had nothing to answer."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The fleet: who may be taken out, what becomes of engines that die, and a model of everything at once."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time
@@ -163,9 +161,7 @@ def test_a_lost_engine_is_replaced_and_plays_the_newest_version(make: Callable[.
         assert set(arena.known["policy"]) <= {"engine-policy-0.2", "engine-policy-1"}  # type: ignore[attr-defined]
 
 
-def test_an_engine_that_dies_while_the_learner_works_starts_again_when_the_engines_wake(
-    make: Callable[..., Parts],
-) -> None:
+def test_an_engine_that_dies_while_the_learner_works_starts_when_the_engines_wake(make: Callable[..., Parts]) -> None:
     """Colocated: there is no room on the devices before. Once the publish waited for the replacement, which needed the
     publisher's lock."""
     parts = make(placement="colocated")
@@ -180,9 +176,7 @@ def test_an_engine_that_dies_while_the_learner_works_starts_again_when_the_engin
     assert parts.record("engine-policy-0.2").version == 1
 
 
-def test_a_replacement_under_way_when_engines_go_to_sleep_is_stopped_and_no_restart_is_counted(
-    make: Callable[..., Parts],
-) -> None:
+def test_a_replacement_under_way_when_engines_sleep_is_stopped_and_not_counted(make: Callable[..., Parts]) -> None:
     """It would fill a card that the learner needs, or fail on it again and again until the budget ends the run."""
     parts = make(placement="colocated")
     parts.start(2)
@@ -200,9 +194,7 @@ def test_a_replacement_under_way_when_engines_go_to_sleep_is_stopped_and_no_rest
 
 
 @pytest.mark.parametrize("error", [EngineError("no"), SpagError("no room"), ValueError])
-def test_a_replacement_that_does_not_start_is_tried_again_while_others_play(
-    error: Any, make: Callable[..., Parts]
-) -> None:
+def test_a_replacement_that_fails_is_tried_again_while_others_play(error: Any, make: Callable[..., Parts]) -> None:
     """ClusterError and WeightSyncError once ended the run. What nobody foresaw still does."""
     parts = make()
     parts.start(2)

@@ -1,7 +1,5 @@
 """The rules that arenas get: Taboo's settings, or a game, whose class travels with its code if it is a user's file."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Who plays whom, which versions are kept and drawn, and what becomes of results."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """The models that persons play against: who waits for what, and for how long."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Coroutine, Sequence

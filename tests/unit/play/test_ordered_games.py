@@ -1,7 +1,5 @@
 """Games that say who moves next, from the arena to the samples: a seat that moves twice, and both at once."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """A game between a person and a model."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

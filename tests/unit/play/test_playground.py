@@ -1,7 +1,5 @@
 """The rate of self-play for each GPU of the engines that play."""
 
-from __future__ import annotations
-
 import copy
 import time
 from collections import Counter
@@ -54,9 +52,7 @@ def rate(num_engines: int, **config: Any) -> float | None:
         ({"engine": {"num_gpus": 1}}, 0, None),
     ],
 )
-def test_the_rate_is_divided_by_the_gpus_that_play(
-    config: dict[str, Any], num_engines: int, expected: float | None
-) -> None:
+def test_the_rate_is_divided_by_playing_gpus(config: dict[str, Any], num_engines: int, expected: float | None) -> None:
     assert rate(num_engines, **config) == expected
 
 
@@ -109,9 +105,7 @@ def lines_of(
 
 
 @pytest.mark.parametrize("num_there", range(5))
-def test_more_games_of_a_stage_go_on_with_its_numbers_and_are_played_once(
-    num_there: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_games_of_a_stage_follow_its_numbers_played_once(num_there: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stage of two games, and twice one more; a previous attempt may have played any first part of them."""
     asked: list[int] = []
     new: list[int] = []

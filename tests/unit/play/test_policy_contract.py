@@ -1,7 +1,5 @@
 """One contract, three implementations: what an arena may expect of any policy."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from pathlib import Path
@@ -110,9 +108,7 @@ async def test_scores_have_the_temperature_in_them(model_policy: Any, tiny_model
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 1.5])
-async def test_sampling_logprobs_have_the_temperature_in_them(
-    model_policy: Any, tiny_model: Path, temperature: float
-) -> None:
+async def test_sampling_logprobs_have_the_temperature(model_policy: Any, tiny_model: Path, temperature: float) -> None:
     sampling = Sampling(temperature, 16, seed=3, stop_token_ids=(2,))
     (answer,) = await model_policy.generate([ask(f"temperature-{temperature}", sampling)])
     reference = TransformersPolicy(str(tiny_model), max_model_len=512)
@@ -138,9 +134,7 @@ async def test_score_says_whether_tokens_are_what_greedy_play_says(model_policy:
     assert len(targets) > 3
 
 
-async def test_score_computes_what_it_scores_whatever_the_engine_has_in_its_cache(
-    model_policy: Any, tiny_model: Path
-) -> None:
+async def test_score_computes_what_it_scores_whatever_the_cache_has(model_policy: Any, tiny_model: Path) -> None:
     """Of tokens whose blocks are cached an engine computes nothing; a target that was read before is one."""
     whole = [*PROMPT, *(3 + 7 * place % 41 for place in range(100))]
     await model_policy.generate([ask("cached", prompt=tuple(whole))])

@@ -1,7 +1,5 @@
 """How weights reach engines, and who sleeps meanwhile; what the fleet makes of it is in test_fleet.py."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Engines in other actors: requests travel together, come back one by one, and bad weights end an engine."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

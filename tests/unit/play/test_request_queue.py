@@ -1,7 +1,5 @@
 """An engine's queue: who asked for what, and what becomes of a client that is not heard of again."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """When a policy gets another engine, and when it lets one go."""
 
-from __future__ import annotations
-
 import pytest
 
 from cluster.fleet.scaling import Load, Scaling

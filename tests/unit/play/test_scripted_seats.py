@@ -1,7 +1,5 @@
 """The scripted seats of a game other than Taboo: the game replies, repeatably, in tokens of the learner."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

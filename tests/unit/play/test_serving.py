@@ -1,7 +1,5 @@
 """How the server of `spag-ray serve` begins and ends."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

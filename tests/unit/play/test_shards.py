@@ -1,7 +1,5 @@
 """Engines shared out over arenas."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """How a start goes: learners start beside the engines, and what becomes of the start if one of them fails."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

@@ -1,7 +1,5 @@
 """`spag-ray match`: who meets whom, who may play, and engines that are given one player's weights after another's."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import json
@@ -107,9 +105,7 @@ def test_models_of_one_shape_share_engines(tmp_path: Path, tiny_model: Path, oth
     assert shape_of(str(tiny_model)) != shape_of(str(larger))
 
 
-def test_on_one_engine_players_of_both_seats_take_turns(
-    tmp_path: Path, tiny_model: Path, other_tiny_model: Path
-) -> None:
+def test_on_one_engine_players_of_two_seats_alternate(tmp_path: Path, tiny_model: Path, other_tiny_model: Path) -> None:
     config = parse_config({"evaluation": {"engines": "in_turn", "temperature": 0.5}})
     told: list[Any] = []
     fleet = SimpleNamespace(start=lambda model, pool, policy, count: told.append(("start", model, pool, count)))

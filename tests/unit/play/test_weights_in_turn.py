@@ -1,7 +1,5 @@
 """One engine that takes several players' weights in turn: no request is answered with another player's weights."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Collapse: figures, their intervals by hand, and when they are an alarm."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """Records of runs of one game that have no name of it are read with its name."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What games paid, how they ended and how long their replies were: means by seat, shares of all."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable
@@ -69,9 +67,7 @@ async def test_readings_leave_time_between_them(run: Path) -> None:
     assert await shown.newest() is first
 
 
-async def test_a_folder_that_is_gone_is_said_and_what_was_read_stays(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_folder_that_is_gone_is_said_and_the_reading_stays(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "LEAST_S", 0.0)
     monkeypatch.setattr(live, "REST", 0)
 

@@ -1,7 +1,5 @@
 """Whoever reads scores of a run with cooperative payoffs is told so."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The report: what it gathers from a run folder, whatever is missing there, and what its source looks like."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib
@@ -388,9 +386,7 @@ def opened(page: Page) -> tuple[str, str, list[str]]:
     return index["stages"][index["stage"][place]], index["outcomes"][index["outcome"][place]], texts
 
 
-def test_a_page_opens_a_decisive_game_of_the_newest_stage_in_which_both_spoke(
-    run: Path, interrupted: dict[str, Path]
-) -> None:
+def test_a_page_opens_a_decided_game_of_the_newest_stage_with_both(run: Path, interrupted: dict[str, Path]) -> None:
     decisive = set(map(str, (Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS)))
     for folder, newest in ((run, "eval-spag-2"), (interrupted["early"], "expert"), (interrupted["later"], "spag-1")):
         stage, outcome, texts = opened(page_of(folder))

@@ -1,7 +1,5 @@
 """benchmarks/taught.py: what its tables and its headline say of records."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """logs/train.log: what a run printed, in plain lines, over all its attempts."""
 
-from __future__ import annotations
-
 import io
 import threading
 import time

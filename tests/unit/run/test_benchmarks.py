@@ -1,7 +1,5 @@
 """The benchmarks that take a GPU if there is one: where they run, what they skip, what they compute from times."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import time

@@ -1,7 +1,5 @@
 """Every wait for another process has a bound: none waits for ever."""
 
-from __future__ import annotations
-
 import ast
 import os
 import signal

@@ -1,7 +1,5 @@
 """Bad input at the command line: one clear line, exit code 2, no traceback, nothing overwritten."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -78,7 +76,7 @@ def test_a_missing_or_empty_words_file_is_named(run: Any, tiny_model: Path, tmp_
 
 
 @pytest.mark.parametrize(("text", "named"), [("river\npiano\nriver\n", "river"), ("river\nice cream\n", "ice cream")])
-def test_duplicates_and_spaces_in_a_words_file_are_named(
+def test_words_twice_or_with_spaces_are_named(
     run: Any, tiny_model: Path, tmp_path: Path, text: str, named: str
 ) -> None:
     (tmp_path / "w.txt").write_text(text)

@@ -1,7 +1,5 @@
 """Configuration: every shipped file loads, a wrong key is named with the nearest known one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +28,7 @@ def test_every_shipped_config_loads_and_its_prompts_too(path: Path) -> None:
     assert parse_config(yaml.safe_load(to_yaml(config))) == config
 
 
-def test_a_shipped_config_is_found_by_name_and_by_its_path_from_anywhere(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_shipped_config_is_found_by_name_and_path_anywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert load_config("configs/quickstart.yaml") == load_config("quickstart")
 

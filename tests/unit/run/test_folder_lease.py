@@ -1,8 +1,6 @@
 """One run at a time has a folder: of several takers one gets the lease, a dead holder's is taken over, a live one's is
 not, and a process that has lost it writes nothing more."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os
@@ -123,9 +121,7 @@ def test_a_process_number_that_was_given_again_is_not_the_holder(tmp_path: Path)
         pytest.param({}, id="a process here that hangs"),
     ],
 )
-def test_elsewhere_a_holder_is_dead_when_its_count_stands_still_for_60_s(
-    changes: dict[str, Any], tmp_path: Path
-) -> None:
+def test_elsewhere_a_holder_is_dead_when_its_count_rests_for_60_s(changes: dict[str, Any], tmp_path: Path) -> None:
     lease = take(tmp_path)
     rewrite(tmp_path, **changes)
     clock = Clock()
@@ -192,9 +188,7 @@ def test_of_many_takers_of_a_dead_lease_one_has_it(tmp_path: Path) -> None:
             heartbeat.stop()
 
 
-def test_a_taker_that_slept_through_two_others_neither_has_nor_spoils_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_taker_that_slept_through_two_others_spoils_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     take(tmp_path).release()  # 1
     slow = FolderLease(tmp_path, 2, "slow")  # has seen 1, and sleeps
     take(tmp_path).release()  # 2
@@ -286,9 +280,7 @@ def _beat(lease: FolderLease) -> None:
     partial.replace(beat)
 
 
-def test_a_block_renews_its_lease_and_releases_it_whatever_it_raises(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_block_renews_and_releases_its_lease_in_any_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Heartbeat.__init__, "__defaults__", (0.01,))
 
     def hold_and_fail() -> None:
@@ -303,9 +295,7 @@ def test_a_block_renews_its_lease_and_releases_it_whatever_it_raises(
     assert take(tmp_path).is_ours()
 
 
-def test_a_folder_that_cannot_be_written_is_tried_again_and_said_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_folder_is_tried_again_and_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = take(tmp_path)
     notes: list[str] = []
 

@@ -1,7 +1,5 @@
 """What a configuration may ask of another game than Adversarial Taboo, and the settings that came with such games."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """No code asks which game is played, or whether a run has only one: it asks for what it needs of a game."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from pathlib import Path

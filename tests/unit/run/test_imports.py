@@ -1,7 +1,5 @@
 """What a run needs is imported before it starts, and a package that is missing is named in one line."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -98,9 +96,7 @@ def test_an_error_of_the_other_checks_does_not_wait_for_the_imports(
     assert time.monotonic() - began < 20
 
 
-def test_the_environment_of_engines_and_ranks_is_that_of_the_imports(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_engines_and_ranks_have_the_environment_of_the_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "picky.py").write_text("import os\nos.environ['WHERE_IT_IS']\n")
     need = Need("picky", "engines", "set it")
@@ -146,7 +142,7 @@ def test_games_need_nothing_that_only_training_uses() -> None:
     assert "engines" not in {need.part for need in needs_of(config, trains=False, has_engines=False)}
 
 
-def test_a_run_is_refused_before_anything_else_is_said_of_the_missing_package(
+def test_a_run_is_refused_before_more_is_said_of_the_missing_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(imports, "needs_of", lambda *_: REFEREE)

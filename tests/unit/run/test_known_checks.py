@@ -1,7 +1,5 @@
 """Checks of a run that found nothing are not made again, until something that they read changes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path
@@ -69,9 +67,7 @@ def test_what_may_change_without_a_trace_is_checked_every_time(settings: dict[st
     assert of(model, evaluation={"tasks": ["spag_reasoning"]}) is not None
 
 
-def test_only_a_check_that_found_nothing_is_left_out_the_next_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_check_that_found_nothing_is_left_out_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPAG_RAY_CACHE", str(tmp_path))
     monkeypatch.setattr("cluster.checks.imports.needs_of", lambda *_: ())
     made: list[str] = []

@@ -1,7 +1,5 @@
 """`spag-ray listen`: any games, any model; every number against a forward pass by hand."""
 
-from __future__ import annotations
-
 import math
 import re
 import statistics
@@ -152,9 +150,7 @@ def test_games_of_one_word_have_no_control(listen: Listen, tmp_path: Path) -> No
         (b"\xff\xfe\x00", "cannot be read"),
     ],
 )
-def test_files_without_games_are_one_line(
-    listen: Listen, tmp_path: Path, content: str | bytes | None, said: str
-) -> None:
+def test_files_without_games_are_a_line(listen: Listen, tmp_path: Path, content: str | bytes | None, said: str) -> None:
     path = tmp_path / "games.json"
     if content is not None:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())

@@ -1,7 +1,5 @@
 """Values that have no effect are warned of, and a run that would train nothing is refused."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any
@@ -130,9 +128,7 @@ STREAM = "schedule=stream; self_play.games_per_round=64"
         (f"self_play.batch_games=64; {STREAM}", "more than stream.games_per_version, 32", "self_play.batch_games=32"),
     ],
 )
-def test_a_value_without_effect_is_named_with_the_reason_and_not_where_it_has_one(
-    settings: str, why: str, mended: str
-) -> None:
+def test_a_value_without_effect_is_named_with_the_reason_and_only_then(settings: str, why: str, mended: str) -> None:
     (line,) = values_without_effect(config_of(settings))
     assert line.startswith(settings.partition(";")[0].replace("=", ": ")), line
     assert why in line

@@ -1,7 +1,5 @@
 """Before a run: its words. After it: the processes that its actors have started."""
 
-from __future__ import annotations
-
 import gc
 import io
 import multiprocessing
@@ -126,9 +124,7 @@ class TestPlaceDetached:
 
         return place
 
-    def test_the_run_has_its_folder_for_as_long_as_it_lives(
-        self, place: Callable[[bool], DetachedRun], tmp_path: Path
-    ) -> None:
+    def test_a_run_has_its_folder_while_it_lives(self, place: Callable[[bool], DetachedRun], tmp_path: Path) -> None:
         run = place(False)
         gc.collect()
         with pytest.raises(RunFolderError, match=rf"process {run.process.pid} on \S+ is alive"):

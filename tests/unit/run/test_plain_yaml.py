@@ -1,7 +1,5 @@
 """YAML is read with each key once, wherever the program reads it."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from pathlib import Path

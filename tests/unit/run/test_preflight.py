@@ -1,7 +1,5 @@
 """What is found wrong before anything is started: words that a defender cannot listen to."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -149,9 +147,7 @@ def test_a_row_that_no_micro_batch_holds_is_refused_before_the_run(key: str, tin
         check_rows(parse_config({**settings, "learner": {"max_tokens_per_microbatch": 512}}), str(tiny_model))
 
 
-def test_a_row_of_training_data_that_no_micro_batch_holds_is_refused_before_the_run(
-    tiny_model: Path, tmp_path: Path
-) -> None:
+def test_a_row_of_training_data_that_no_micro_batch_holds_is_refused(tiny_model: Path, tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
     row = {"query": "water " * 600, "target": "t", "reward": 1.0, "weight": 1.0, "role": "attacker"}
     file.write_text(json.dumps([{**row, "query": "q"}, row]))
@@ -357,9 +353,7 @@ def test_a_micro_batch_below_the_longest_game_is_refused_unless_nothing_is_train
     check_model(config(2048), str(tiny_model), ["tiger"], trains=False)
 
 
-def test_a_tokenizer_that_joins_a_line_end_to_the_next_line_is_refused_for_lines(
-    tiny_model: Path, tmp_path: Path
-) -> None:
+def test_a_tokenizer_that_joins_a_line_end_to_more_is_refused_for_lines(tiny_model: Path, tmp_path: Path) -> None:
     """Its text as a whole has tokens that no game has: a reply ends at the line end alone."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -396,7 +390,7 @@ def test_a_tokenizer_that_joins_a_line_end_to_the_next_line_is_refused_for_lines
         ({}, None),
     ],
 )
-def test_a_context_is_as_long_as_vllm_lets_it_be(
+def test_a_context_is_as_long_as_in_vllm(
     settings: dict[str, Any], limit: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = SimpleNamespace(**settings)

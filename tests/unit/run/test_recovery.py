@@ -1,7 +1,5 @@
 """When a checkpoint is saved mid-stage."""
 
-from __future__ import annotations
-
 import threading
 import time
 from pathlib import Path

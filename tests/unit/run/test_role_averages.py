@@ -1,7 +1,5 @@
 """Averages of each role of each game: what is learned with them, and how a checkpoint keeps them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from typing import Any

@@ -1,7 +1,5 @@
 """The temporary folder of a Ray that is started here. Ray's own use of it is in test_ray_session.py."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path
