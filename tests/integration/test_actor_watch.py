@@ -30,6 +30,7 @@ from spag_ray.games.taboo.game import TabooGame
 from tests.support.faults import FaultyRun, hit
 from tests.support.runs import records_of, stream_run
 from tests.support.tiny_model import TARGETS
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not find this file by its name
@@ -71,10 +72,7 @@ def started(start_s: float = 0.0, **options: Any) -> Any:
 
 def wait_until_up(handle: Any) -> None:
     """Another heartbeat is asked for only when one was answered."""
-    deadline = time.monotonic() + 30
-    while ray.get(handle.num_beats.remote()) < 2:
-        assert time.monotonic() < deadline, "the watch asks for heartbeats"
-        time.sleep(0.1)
+    wait_until(lambda: ray.get(handle.num_beats.remote()) >= 2, 30, "the watch asks for heartbeats")
 
 
 def test_an_actor_that_hangs_is_killed_and_what_it_was_asked_fails(watch: ActorWatch) -> None:

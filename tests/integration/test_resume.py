@@ -23,8 +23,8 @@ from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.loading import to_yaml
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import read_log, segments
-from spag_ray.errors import RunFolderError
 from tests.support.runs import begun, drawn_by_tensorboard, quiet, records_of, steps_of, tiny_run, told_to_stop
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
@@ -40,10 +40,7 @@ def run_until(config: RunConfig, folder: Path, is_time: Callable[[Path], bool]) 
         ray.kill(run)
         with pytest.raises(ray.exceptions.RayActorError):
             ray.get(training)
-    deadline = time.monotonic() + 30
-    while ray.util.list_named_actors():
-        assert time.monotonic() < deadline, "what a Run owns ends with it"
-        time.sleep(0.1)
+    wait_until(lambda: not ray.util.list_named_actors(), 30, "what a Run owns ends with it")
 
 
 def games_in(name: str, count: int) -> Callable[[Path], bool]:
@@ -208,12 +205,6 @@ def test_a_stream_that_was_cut_learns_every_episode_once(tiny_model: Path, words
     assert sum(lags.values()) == 96, "counted on over both lives"
 
 
-def test_another_runs_folder_is_not_gone_on_with(greedy: RunConfig, uninterrupted: Path) -> None:
-    changed = greedy.model_copy(update={"seed": 7})
-    with pytest.raises(RunFolderError, match="started with seed: 0, not 7"):
-        run_training(changed, uninterrupted, quiet(), resume=True)
-
-
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("schedule", ["stream", "rounds"])
@@ -248,9 +239,7 @@ def test_a_notice_to_stop_ends_a_process_in_time(schedule: str, tiny_model: Path
 
 @pytest.mark.long  # two minutes
 @pytest.mark.timeout(300)
-def test_ctrl_c_in_the_middle_of_a_stage_loses_no_step_and_a_second_one_ends_at_once(
-    tiny_model: Path, words: Path, tmp_path: Path
-) -> None:
+def test_ctrl_c_mid_stage_loses_no_step_a_second_ends_at_once(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     config = tiny_run(
         tiny_model,
         words,

@@ -31,6 +31,7 @@ from spag_ray.host import folder_lease
 from spag_ray.host.folder_lease import DEAD_AFTER_S, FolderLease, Heartbeat, held
 from spag_ray.host.processes import Process, has_ended, this_process
 from spag_ray.results.lines import SetAsideLine
+from tests.support.waiting import wait_until
 
 
 class Clock:
@@ -228,9 +229,7 @@ def test_a_run_goes_on_under_the_lease_of_the_process_that_took_it(tmp_path: Pat
 
     child = multiprocessing.get_context("fork").Process(target=holds, args=(pickle.dumps(lease),))
     child.start()
-    deadline = time.monotonic() + 20
-    while lease.renew():  # as long as it names this process
-        assert time.monotonic() < deadline
+    wait_until(lambda: not lease.renew(), 20, "it names the other process")
     with pytest.raises(RunFolderError, match=f"process {child.pid} on") as refused:
         take(tmp_path, Clock(lambda _: _beat(lease)))
     assert f"process {pid} " not in str(refused.value)
@@ -427,10 +426,7 @@ class Adopter:
         self.child = multiprocessing.get_context("fork").Process(target=adopt)
         before = set(self._place.glob("*.beat"))
         self.child.start()
-        deadline = time.monotonic() + 20
-        while set(self._place.glob("*.beat")) == before:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: set(self._place.glob("*.beat")) != before, 20)
 
     def text(self) -> str:
         return max(self._place.glob("*.beat")).read_text()

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from cluster.planning.bundles import NodeUse
 from cluster.runtime.run_folder import is_finished, make_run_folder
 from cluster.types import NodeResources
 from spag_ray.config.loading import load_config, parse_config
+from tests.support.waiting import wait_until
 
 # What each seed does is in $SEEDS: ends well; fails; crashes; stops; waits for a notice; waits for another to begin.
 # It keeps a line for what it was given in the file `told` of the working directory.
@@ -303,10 +303,7 @@ class Parent:
         )
 
     def wait_for(self, line: str) -> None:
-        deadline = time.monotonic() + 120
-        while line not in told(self.folder):
-            assert time.monotonic() < deadline, told(self.folder)
-            time.sleep(0.02)
+        wait_until(lambda: line in told(self.folder), 120, line)
 
     def output(self) -> str:
         output, _ = self.process.communicate(timeout=120)
