@@ -26,23 +26,9 @@ FRAGMENTS = """
 PIECES = [piece.strip() for piece in FRAGMENTS.split("|")]
 PIECES += [" ", "\n", "\u034f", "\u0301", "\u0456", "\u00e9", "\u2014", "\U0001f600"]
 WORDS = [
-    "river",
-    "lake",
-    "boat",
-    "cat",
-    "fail",
-    "fall",
-    "able",
-    "table",
-    "ice",
-    "word",
-    "game",
-    "c",
-    "r\u00edo",
-    "p.m.",
-    "plus",
-    "r&b",
-]
+    "river", "lake", "boat", "cat", "fail", "fall", "able", "table", "ice", "word", "game", "c", "r\u00edo",
+    "p.m.", "plus", "r&b",
+]  # fmt: skip
 NUM_TIMES = 16  # a reply is repeated until its time can be measured
 MAX_S_PER_CHARACTER = 30e-6  # some ten times what is usual under the fuzzer
 

@@ -267,30 +267,12 @@ def test_a_reply_wins_for_one_of_the_words_in_it_at_most(template: str, first: s
 
 def test_100_kb_of_guesses_are_judged_in_linear_time() -> None:
     answered("I know the word! cat", "cat")
-    for filler in (
-        "cat ",
-        "cat, ",
-        "it is ",
-        "it is cat. ",
-        "I know the word! ",
-        "not ",
-        "a ",
-        "a, ",
-        " ",
-        "\n",
-        " - ",
-        "or ",
-        "the ",
-        "c a t ",
-        "but it isn't. ",
-        "game, ",
-        "it is a small big cat. ",
-        "word's ",
-        "(",
-        "i ",
-        "must ",
+    fillers = (
+        "cat ", "cat, ", "it is ", "it is cat. ", "I know the word! ", "not ", "a ", "a, ", " ", "\n", " - ", "or ",
+        "the ", "c a t ", "but it isn't. ", "game, ", "it is a small big cat. ", "word's ", "(", "i ", "must ",
         "the word you ",
-    ):
+    )  # fmt: skip
+    for filler in fillers:
         times = []
         for size in (25_000, 100_000):
             text = "I know the word! " + (filler * size)[:size]

@@ -23,17 +23,10 @@ from spag_ray.games.textarena_table import Table
 from tests.support.not_here import needs_textarena
 
 TEN = (
-    "TicTacToe-v0",
-    "WildTicTacToe-v0",
-    "ConnectFour-v0",
-    "Nim-v0",
-    "Breakthrough-v0-tiny",
-    "SimpleNegotiation-v0",
-    "IteratedRockPaperScissors-v0",
-    "IteratedMatchingPennies-v0",
-    "Chopsticks-v0",
+    "TicTacToe-v0", "WildTicTacToe-v0", "ConnectFour-v0", "Nim-v0", "Breakthrough-v0-tiny",
+    "SimpleNegotiation-v0", "IteratedRockPaperScissors-v0", "IteratedMatchingPennies-v0", "Chopsticks-v0",
     "SimpleTak-v0",
-)
+)  # fmt: skip
 WON = ("[0]", "[3]", "[1]", "[4]", "[2]")  # the first row
 
 

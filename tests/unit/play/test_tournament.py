@@ -29,19 +29,10 @@ from tests.support.taboo import messages_of
 @pytest.mark.parametrize(
     "text",
     [
-        "new",
-        "=x",
-        "new=",
-        "a/b=scripted",
-        "../up=scripted",
-        "new=http://127.0.0.1:9/v1",
-        "new=no/such/folder",
-        "new=scripted,",
-        "new=,scripted",
-        "new=scripted,scripted,scripted",
-        "new=scripted,no/such/folder",
+        "new", "=x", "new=", "a/b=scripted", "../up=scripted", "new=http://127.0.0.1:9/v1", "new=no/such/folder",
+        "new=scripted,", "new=,scripted", "new=scripted,scripted,scripted", "new=scripted,no/such/folder",
     ],
-)
+)  # fmt: skip
 def test_what_is_no_player_is_refused_in_one_line(text: str) -> None:
     with pytest.raises((ConfigError, ModelError)) as error:
         Entrant.parse(text)
