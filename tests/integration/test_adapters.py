@@ -57,9 +57,7 @@ def adapted(model: Path, version: int) -> tuple[LocalSnapshot, LocalSnapshot]:
 @pytest.mark.parametrize(  # a vLLM engine with room for adapters each
     "in_flight", [True, pytest.param(False, marks=pytest.mark.long)]
 )
-def test_turns_under_way_are_played_to_their_end_with_the_adapter_they_began_with(
-    in_flight: bool, tiny_model: Path, loop: Any
-) -> None:
+def test_turns_under_way_end_with_the_adapter_they_began_with(in_flight: bool, tiny_model: Path, loop: Any) -> None:
     from actors.vllm_policy import VllmPolicy
 
     config = EngineConfig(dtype="float32", max_model_len=512, kv_cache_gib=0.1, max_num_seqs=2, max_lora_rank=8)

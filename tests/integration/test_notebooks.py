@@ -8,7 +8,7 @@ from tests.support.notebooks import NOTEBOOKS, executed
 from tests.support.report_runs import make_run
 
 
-def test_pandas_reads_an_ended_run(
+def test_a_run_is_read_by_pandas(
     tiny_model: Path, words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_run(tmp_path / "run", tiny_model, words)

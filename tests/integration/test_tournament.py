@@ -195,9 +195,7 @@ def test_a_served_model_and_an_expert_are_opponents(tmp_path: Path, tiny_model: 
     }
 
 
-def test_training_against_an_endpoint_where_nobody_answers_ends_before_it_starts(
-    tmp_path: Path, tiny_model: Path, words: Path
-) -> None:
+def test_training_against_a_silent_endpoint_never_starts(tmp_path: Path, tiny_model: Path, words: Path) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         far = f"http://127.0.0.1:{closed.getsockname()[1]}/v1#tiny"

@@ -26,7 +26,7 @@ def test_seats_alternate_from_the_attacker_on() -> None:
         ("tied game", None, None, 0.5),
     ],
 )
-def test_an_outcome_knows_winner_and_scorer(
+def test_an_outcome_knows_who_won_and_who_scored(
     outcome: str, winner: str | None, breaker: str | None, attacker_score: float
 ) -> None:
     result = Outcome(outcome)

@@ -142,17 +142,12 @@ def test_a_package_with_the_name_of_another_one_is_refused(package: Path, tmp_pa
         load_game(f"{other}/duel.py:Mine")
 
 
-def test_a_game_of_this_project_is_not_sent_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(Path(__file__).resolve().parents[3])
-    game = load_game("spag_ray.games.kuhn:KuhnPoker")
-    assert type(game) is KuhnPoker
-    assert module_to_send(game) is None
-
-
-def test_an_installed_module_is_imported_as_it_is(folder: Path) -> None:
-    game = load_game("spag_ray.games.kuhn:KuhnPoker")
-    assert type(game) is KuhnPoker
-    assert module_to_send(game) is None
+def test_an_installed_module_is_imported_as_it_is_and_not_sent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for here in (folder, Path(__file__).resolve().parents[3]):
+        monkeypatch.chdir(here)
+        game = load_game("spag_ray.games.kuhn:KuhnPoker")
+        assert type(game) is KuhnPoker
+        assert module_to_send(game) is None
 
 
 def test_a_game_of_another_package_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -218,9 +218,7 @@ def test_a_version_that_broke_off_leaves_nothing_in_the_next(channel: str, expor
 
 
 @pytest.mark.parametrize("channel", ["object_store", "shared_memory"])
-def test_damaged_bytes_are_refused_where_they_pass_through_a_host(
-    channel: str, exporter: Exporter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damaged_bytes_are_refused_on_a_host(channel: str, exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
     with fleet_of(channel, exporter) as (fleet, handles):
         fleet.publish(1)
         for module in ("learners.export", "spag_ray.channels.buckets"):

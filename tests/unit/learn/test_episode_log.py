@@ -13,7 +13,7 @@ from cluster.buffer.replay_buffer import ReplayBuffer
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.log import EpisodeLog, LogFaults, read_log, read_records, segments
 from spag_ray.episodes.wire import encode
-from spag_ray.errors import InputError, RunFolderError
+from spag_ray.errors import RunFolderError
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import Outcome, Role, Verdict
 from spag_ray.game.turn import Turn
@@ -176,9 +176,3 @@ def test_a_log_is_read_one_record_at_a_time(tmp_path: Path) -> None:
         file.seek(-3, os.SEEK_END)
         file.write(b"\0\0\0")
     assert len(list(reading)) == 1, "the last record was not read before it was asked for"
-
-
-@pytest.mark.parametrize("stage", ["../out", "", "a/b", ".hidden", "a\0b"])
-def test_a_stage_that_is_no_file_name_is_refused(stage: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="a stage is a file name"):
-        ReplayBuffer(str(tmp_path)).add([record(0, stage)])

@@ -207,9 +207,7 @@ def test_where_a_fork_has_no_gpu_each_check_imports_itself(tmp_path: Path, monke
     assert found == {"model": ("fail", broken.text), "a": ("not reached", "there is no model")}
 
 
-def test_a_model_that_is_never_made_has_failed_unless_the_end_of_all_cut_it_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_is_never_made_has_failed_unless_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     absent = ("not reached", "there is no model")
     hung = ("fail", "hangs: no end within 90 s")
     Machine(monkeypatch, {"model": [None, None]})
@@ -452,9 +450,7 @@ RUNS = [each for each in CHECKS if each.name.startswith("run ")]
 
 
 @pytest.mark.parametrize("check", RUNS, ids=lambda each: each.name)
-def test_every_run_of_a_check_passes_what_is_checked_before_a_run(
-    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_run_of_a_check_passes_the_checks(check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = config_of(check, Told("qwen2.5-1.5b", tmp_path), monkeypatch)
     assert config.sync.channel == check.name.split()[-1] or "ranks" in check.name
     assert config.engine.num_gpus

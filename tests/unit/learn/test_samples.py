@@ -11,20 +11,12 @@ from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import Payoffs
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import ConfigError, InputError
-from spag_ray.game.end_reason import EndReason
 from spag_ray.game.game_form import out_of_room
-from spag_ray.game.rules import Outcome, Role, Verdict, next_role
-from spag_ray.game.turn import Turn
+from spag_ray.game.rules import Outcome, Role
 from spag_ray.training_data.game_samples import game_samples, spreads
 from spag_ray.training_data.rewards import RoleBaselines, RoleWindow, role_weights
 from spag_ray.training_data.samples import GameSample, Sample, turns_of
-
-
-def game(number: int, outcome: Outcome, num_turns: int = 4, decided_by: int | None = None) -> Episode:
-    turns = tuple(Turn(next_role(i), "x", (1, 2), (3, 4), (-0.5, -0.5), "p") for i in range(num_turns))
-    verdict = Verdict(outcome, EndReason.OTHER, num_turns, "r", decided_by, None)
-    return Episode(f"s/{number}", number, "s", "cat", 5, "strict", 1.0, turns, verdict)
-
+from tests.support.episodes import game
 
 WON = [game(0, Outcome.ATTACKER_WINS), game(1, Outcome.DEFENDER_WINS), game(2, Outcome.ATTACKER_WINS)]
 

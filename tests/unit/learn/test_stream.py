@@ -390,9 +390,14 @@ def test_a_stream_that_cannot_be_is_refused() -> None:
         parse_config({"schedule": "stream", "placement": "colocated"})
 
 
+async def opened(folder: Path, games_per_version: int) -> BufferActor:
+    buffer = BufferActor(str(folder))
+    await buffer.open_stream(spec(StreamConfig(games_per_version=games_per_version, max_lag=0)))
+    return buffer
+
+
 async def test_arenas_wait_for_permits_and_the_learner_for_episodes(tmp_path: Path) -> None:
-    buffer = BufferActor(str(tmp_path))
-    await buffer.open_stream(spec(StreamConfig(games_per_version=2, max_lag=0)))
+    buffer = await opened(tmp_path, 2)
     tasks = await buffer.lease("arena", 8)
     waiting = asyncio.create_task(buffer.lease("arena", 8))
     assert len(tasks) == 2
@@ -411,12 +416,11 @@ async def test_arenas_wait_for_permits_and_the_learner_for_episodes(tmp_path: Pa
     assert await last == []
 
 
-async def test_episodes_that_come_in_a_write_go_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_episodes_during_a_write_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     syncs: list[str] = []
     monkeypatch.setattr("spag_ray.episodes.log._Unbuffered.sync", lambda file: syncs.append("sync"))
 
-    buffer = BufferActor(str(tmp_path))
-    await buffer.open_stream(spec(StreamConfig(games_per_version=20, max_lag=0)))
+    buffer = await opened(tmp_path, 20)
     games = [encode(played(task)) for task in await buffer.lease("arena", 20)]
     assert await asyncio.gather(*(buffer.add([game]) for game in games)) == [1] * 20
     assert len(await buffer.batch(1) or []) == 20
@@ -434,8 +438,7 @@ async def test_what_a_full_disk_refused_is_written_next_time(tmp_path: Path, mon
 
     monkeypatch.setattr(EpisodeLog, "append", refuses)
 
-    buffer = BufferActor(str(tmp_path))
-    await buffer.open_stream(spec(StreamConfig(games_per_version=8, max_lag=0)))
+    buffer = await opened(tmp_path, 8)
     games = [encode(played(task)) for task in await buffer.lease("arena", 8)]
     results = await asyncio.gather(*(buffer.add([game]) for game in games[:3]), return_exceptions=True)
     assert all(isinstance(each, RunFolderError) for each in results), "none of them is acknowledged"
@@ -445,8 +448,7 @@ async def test_what_a_full_disk_refused_is_written_next_time(tmp_path: Path, mon
 
 
 async def test_games_under_way_are_not_given_out_again_when_the_buffer_is_restarted(tmp_path: Path) -> None:
-    buffer = BufferActor(str(tmp_path))
-    await buffer.open_stream(spec(StreamConfig(games_per_version=8, max_lag=0)))
+    buffer = await opened(tmp_path, 8)
     first, second = await buffer.lease("arena-0", 2), await buffer.lease("arena-1", 2)
     await buffer.add([encode(played(first[0]))])
     buffer = BufferActor(str(tmp_path))
@@ -460,8 +462,7 @@ async def test_games_under_way_are_not_given_out_again_when_the_buffer_is_restar
 async def test_a_request_that_is_made_again_at_a_restarted_buffer_gets_the_same_games(tmp_path: Path) -> None:
     """Ray makes the call again when the buffer dies before its answer has arrived."""
 
-    buffer = BufferActor(str(tmp_path))
-    await buffer.open_stream(spec(StreamConfig(games_per_version=4, max_lag=0)))
+    buffer = await opened(tmp_path, 4)
     lost = await buffer.lease("arena-0", 3, "a request")
     buffer = BufferActor(str(tmp_path))
     assert await buffer.lease("arena-0", 3, "a request") == lost
@@ -471,8 +472,7 @@ async def test_a_request_that_is_made_again_at_a_restarted_buffer_gets_the_same_
 async def test_an_arena_that_was_given_up_gets_no_more_games_also_from_a_restarted_buffer(tmp_path: Path) -> None:
     """Its last request may still wait for permits when it dies."""
 
-    buffer = BufferActor(str(tmp_path))
-    await buffer.open_stream(spec(StreamConfig(games_per_version=2, max_lag=0)))
+    buffer = await opened(tmp_path, 2)
     tasks = await buffer.lease("arena-0", 2)
     waiting = asyncio.create_task(buffer.lease("arena-0", 2))
     await asyncio.sleep(0.01)
@@ -485,8 +485,7 @@ async def test_an_arena_that_was_given_up_gets_no_more_games_also_from_a_restart
 
 
 async def test_games_of_a_stream_are_against_whom_the_league_drew_last_also_after_a_restart(tmp_path: Path) -> None:
-    buffer = BufferActor(str(tmp_path))
-    await buffer.open_stream(spec(StreamConfig(games_per_version=100, max_lag=0)))
+    buffer = await opened(tmp_path, 100)
     before = await buffer.lease("arena-0", 11)
     for name in ("past-0", "past-1"):
         await buffer.meet(Opponents(0, ((name, 1.0),)))
@@ -567,8 +566,7 @@ async def test_what_the_learner_is_given_is_in_the_log_by_then(tmp_path: Path, m
 
     monkeypatch.setattr(EpisodeLog, "append", slow)
 
-    buffer = BufferActor(str(tmp_path))
-    await buffer.open_stream(spec(StreamConfig(games_per_version=2, max_lag=0)))
+    buffer = await opened(tmp_path, 2)
     adding = [asyncio.create_task(buffer.add([encode(played(task))])) for task in await buffer.lease("arena", 2)]
     batch = await buffer.batch(5)
     logged = [encode(episode) for episode in read_log(tmp_path / "stream.log")]

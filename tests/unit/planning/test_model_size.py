@@ -78,7 +78,7 @@ def test_a_model_that_is_not_here_is_as_large_as_the_configuration_says(tmp_path
         ({"rope_scaling": {"rope_type": "llama3"}, "max_position_embeddings": 8192}, None),
     ],
 )
-def test_a_tree_is_the_window_or_trained_length(given: dict[str, Any], longest: int | None, tmp_path: Path) -> None:
+def test_longest_tree_is_window_or_trained_length(given: dict[str, Any], longest: int | None, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **TINY, **given}))
     found = model_size(str(tmp_path), None)
     assert found is not None

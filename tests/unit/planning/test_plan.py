@@ -95,13 +95,9 @@ def test_a_dry_run_imports_nothing_slow_and_makes_nothing(tmp_path: Path) -> Non
 
 
 def test_rounds_are_counted_as_they_are_played() -> None:
-    config = parse_config(
-        {
-            "imitation": {"games": 100, "batch_games": 8},
-            "self_play": {"rounds": 3, "games_per_round": 50, "batch_games": 16},
-            "evaluation": {"games": 10},
-        }
-    )
+    self_play = {"rounds": 3, "games_per_round": 50, "batch_games": 16}
+    imitation = {"games": 100, "batch_games": 8}
+    config = parse_config({"imitation": imitation, "self_play": self_play, "evaluation": {"games": 10}})
     schedule = make_plan(config).schedule
     assert (schedule.imitation_games, schedule.imitation_steps) == (100, 13)
     assert (schedule.games, schedule.steps, schedule.versions) == (150, 12, 4)

@@ -30,6 +30,11 @@ from tests.support.taboo import expert_of, taboo_rules
 
 CARDS = cards_of({"river": ["water"], "piano": ["music"], "tiger": ["stripes"], "apple": ["fruit"]})
 RULES = taboo_rules(3)
+THINKING = PromptTemplate(
+    style="chat",
+    wordings=(Wording(attacker="Hint at {target_word}.", defender="Find it."),),
+    thought="<think>{thought}</think>",
+)
 
 
 @pytest.fixture(scope="module")
@@ -617,11 +622,7 @@ async def test_a_listener_scores_the_word_after_the_rules_and_after_each_hint(re
 
 @pytest.mark.parametrize("style", ["chat", "lines", "flat"])
 async def test_a_listener_of_another_tokenizer_reads_texts_of_its_own(style: str) -> None:
-    template = PromptTemplate(
-        style=cast(Any, style),
-        wordings=(Wording(attacker="Hint at {target_word}.", defender="Find it."),),
-        thought="<think>{thought}</think>",
-    )
+    template = THINKING.model_copy(update={"style": style})
     own = taboo_renderer(template, tokenizer_of("llama"), 3)
     listener = Listens(own, (-4.0, -3.0, -1.0, -2.0))
     thinks = taboo_renderer(template, tokenizer_of("chatml"), 3)
@@ -695,12 +696,7 @@ async def test_a_game_that_hides_nothing_is_not_listened_to(renderer: Any) -> No
 
 
 async def test_thoughts_are_neither_judged_nor_sent_to_the_other_player() -> None:
-    template = PromptTemplate(
-        style="chat",
-        wordings=(Wording(attacker="Hint at {target_word}.", defender="Find it."),),
-        thought="<think>{thought}</think>",
-    )
-    renderer = taboo_renderer(template, tokenizer_of("chatml"), 3)
+    renderer = taboo_renderer(THINKING, tokenizer_of("chatml"), 3)
     lines = ["<think>not river</think> water", "<think>a river ?</think> is it wet ?"]
     talker = playing(Talker(renderer, lines), renderer)
     episode = await play_game(GameTask(0, "river", "test"), talker, RULES)
@@ -729,13 +725,6 @@ class Thinker:
             version = self.versions[len(self.asked) - 1]
             answers.append(Completion(request.request_id, ids, (-0.5,) * len(ids), version, version, reason))
         return answers
-
-
-THINKING = PromptTemplate(
-    style="chat",
-    wordings=(Wording(attacker="Hint at {target_word}.", defender="Find it."),),
-    thought="<think>{thought}</think>",
-)
 
 
 def thinking_game(replies: Sequence[str], limit: int | None) -> tuple[Thinker, Renderer, Any]:

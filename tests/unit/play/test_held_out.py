@@ -41,9 +41,7 @@ def test_guesses_and_traps_are_counted_in_taboo_alone(
     assert [json.loads(line)["kind"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == kinds
 
 
-def test_each_of_two_games_is_played_with_its_own_scenarios_and_has_its_own_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_of_two_games_has_its_own_scenarios_and_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Scenario] = []
 
     def played(ground: Any, stage: str, scenarios: list[Scenario], *_: Any) -> list[Episode]:

@@ -57,6 +57,7 @@ def test_the_rate_is_divided_by_playing_gpus(config: dict[str, Any], num_engines
 
 
 ENGINES = Seat("policy", "p", Sampling(), "model")  # the name in the turns of `game`
+PHASES = [{"rounds": 1, "payoffs": {"tie": [-0.5, -0.25]}}]
 EXPERT = Seat("expert", "scripted", Sampling(), "model", cards={})
 
 
@@ -192,12 +193,7 @@ def test_a_line_of_a_stream_has_the_staleness_of_the_games_that_came_since_the_l
     }
     parts: Any = dict.fromkeys(Playground.__dataclass_fields__)
     parts |= {
-        "config": parse_config(
-            {
-                "self_play": {"phases": [{"rounds": 1, "payoffs": {"tie": [-0.5, -0.25]}}]},
-                "objective": {"learn_from": "both"},
-            }
-        ),
+        "config": parse_config({"self_play": {"phases": PHASES}, "objective": {"learn_from": "both"}}),
         "fleet": SimpleNamespace(roster=SimpleNamespace(up=list)),
         "arenas": SimpleNamespace(handles=[]),
         "buffer": SimpleNamespace(get=lambda answer: answer, handle=SimpleNamespace(**methods)),
@@ -228,9 +224,8 @@ def test_a_line_of_a_stream_has_the_staleness_of_the_games_that_came_since_the_l
 
 
 def test_what_games_paid_is_by_the_phase_of_their_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    phases = [{"rounds": 1, "payoffs": {"tie": [-0.5, -0.25]}}]
     game = {"payoffs": {"tie": [-0.1, -0.2]}}
-    config: dict[str, Any] = {"game": game, "self_play": {"phases": phases}, "objective": {"learn_from": "both"}}
+    config: dict[str, Any] = {"game": game, "self_play": {"phases": PHASES}, "objective": {"learn_from": "both"}}
     for stage, paid in (("spag-1", (-0.5, -0.25)), ("spag-2", (-0.1, -0.2)), ("eval-spag-1", (-0.1, -0.2))):
         (line,) = lines_of(ENGINES, 0, monkeypatch, stage=stage, **config)
         assert line.figures.reward_mean == {"attacker": paid[0], "defender": paid[1]}

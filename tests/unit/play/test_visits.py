@@ -207,9 +207,16 @@ def test_every_answer_forbids_scripts_and_requests_to_elsewhere(client: TestClie
     assert " on" + "click" not in page
 
 
-def test_beyond_loopback_a_token_is_needed(tiny_model: Path, words: Path, tmp_path: Path) -> None:
-    server = Server(tiny_model, tiny_run(tiny_model, words), tmp_path / "kept", TOKEN)
-    with TestClient(server.app, base_url="http://gpu-node:8400", follow_redirects=False) as client:
+@pytest.fixture
+def guarded(tiny_model: Path, words: Path, tmp_path: Path) -> Iterator[Server]:
+    """Asks for a token."""
+    made = Server(tiny_model, tiny_run(tiny_model, words), tmp_path / "kept", TOKEN)
+    yield made
+    made.close()
+
+
+def test_beyond_loopback_a_token_is_needed(guarded: Server) -> None:
+    with TestClient(guarded.app, base_url="http://gpu-node:8400", follow_redirects=False) as client:
         assert "token" in refused(client.get("/"), 403)
         assert refused(client.get("/?token=wrong"), 403)
         moved = client.get("/", params={"token": TOKEN})
@@ -217,14 +224,12 @@ def test_beyond_loopback_a_token_is_needed(tiny_model: Path, words: Path, tmp_pa
         assert "HttpOnly" in moved.headers["set-cookie"]
         assert client.get("/").status_code == 200, "the cookie has it"
         assert refused(client.get("/api/table", headers={"Origin": "http://evil.example"}), 403)
-    server.close()
 
 
-def test_the_cookie_is_of_one_port_and_does_not_tell_the_token(tiny_model: Path, words: Path, tmp_path: Path) -> None:
-    server = Server(tiny_model, tiny_run(tiny_model, words), tmp_path / "kept", TOKEN)
+def test_the_cookie_is_of_one_port_and_does_not_tell_the_token(guarded: Server) -> None:
     for port in (8400, 9000):
         base = f"http://gpu-node:{port}"
-        with TestClient(server.app, base_url=base, follow_redirects=False) as client:
+        with TestClient(guarded.app, base_url=base, follow_redirects=False) as client:
             client.get("/", params={"token": TOKEN})
             ((name, value),) = client.cookies.items()
             assert name == f"spag_ray_{port}"
@@ -234,16 +239,13 @@ def test_the_cookie_is_of_one_port_and_does_not_tell_the_token(tiny_model: Path,
                 client.cookies.clear()
                 assert refused(client.get("/", headers={"Cookie": cookie}), 403)
             assert client.get("/", headers={"Cookie": f"{name}={value}"}).status_code == 200
-    server.close()
 
 
 @pytest.mark.parametrize("path", ["//evil.example", "//evil.example/%2e%2e", "/api/table", "/%0d%0aSet-Cookie: a=b"])
-def test_a_link_with_the_token_leads_to_the_page(tiny_model: Path, words: Path, tmp_path: Path, path: str) -> None:
-    server = Server(tiny_model, tiny_run(tiny_model, words), tmp_path / "kept", TOKEN)
-    with TestClient(server.app, base_url="http://gpu-node:8400", follow_redirects=False) as client:
+def test_a_link_with_the_token_leads_to_the_page_and_nowhere_else(guarded: Server, path: str) -> None:
+    with TestClient(guarded.app, base_url="http://gpu-node:8400", follow_redirects=False) as client:
         moved = client.get(f"http://gpu-node:8400{path}", params={"token": TOKEN})
         assert (moved.status_code, moved.headers["location"]) == (303, "/")
-    server.close()
 
 
 def test_a_host_that_is_no_host_is_refused_and_no_error_of_the_server(client: TestClient) -> None:
@@ -281,9 +283,7 @@ def test_one_visitor_cannot_take_all_of_a_model(server: Server) -> None:
         assert each == [201] * visits.MAX_PENDING_EACH + [429] * (10 - visits.MAX_PENDING_EACH)
 
 
-def test_no_model_is_asked_for_dropped_games(
-    client: TestClient, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dropped_game_asks_no_model(client: TestClient, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(visits, "MAX_VISITS", 2)
     begun(client, 0)  # the model is loaded
     server.is_slow = True
@@ -305,7 +305,7 @@ def test_who_begins_many_games_drops_own_ones(server: Server, monkeypatch: pytes
     assert here == [200] + [404] * 7 + [200] * 3
 
 
-def test_no_model_is_asked_after_one_left(client: TestClient, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_model_is_asked_for_who_left(client: TestClient, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(visits, "AWAY_S", 0.2)
     server.loads_for_s = 0.5
     game = client.post("/api/games", json={"seat": 1, "stage": "spag-1"}).json()

@@ -26,6 +26,13 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readings leave no time between them."""
+    monkeypatch.setattr(live, "LEAST_S", 0.0)
+    monkeypatch.setattr(live, "REST", 0)
+
+
 def of(folder: Path) -> LiveRun:
     (found,), _ = live_runs([folder], [None])
     return found
@@ -37,12 +44,8 @@ async def until(holds: Callable[[], Any]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_folder_is_read_again_when_it_has_changed_and_the_last_reading_stays(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(live, "LEAST_S", 0.0)
-    monkeypatch.setattr(live, "REST", 0)
-
+@pytest.mark.usefixtures("at_once")
+async def test_a_folder_is_read_again_when_it_has_changed_and_the_last_reading_stays(run: Path) -> None:
     shown = of(run)
     first = await shown.newest()
     assert f'data-stamp="{first.stamp}"' in first.page
@@ -67,10 +70,8 @@ async def test_readings_leave_time_between_them(run: Path) -> None:
     assert await shown.newest() is first
 
 
-async def test_a_folder_that_is_gone_is_said_and_the_reading_stays(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "LEAST_S", 0.0)
-    monkeypatch.setattr(live, "REST", 0)
-
+@pytest.mark.usefixtures("at_once")
+async def test_a_folder_that_is_gone_is_said_and_the_reading_stays(run: Path) -> None:
     shown, never = of(run), of(run)
     first = await shown.newest()
     run.rename(run.with_name("moved"))
@@ -82,10 +83,8 @@ async def test_a_folder_that_is_gone_is_said_and_the_reading_stays(run: Path, mo
         await never.newest()
 
 
+@pytest.mark.usefixtures("at_once")
 async def test_a_reading_that_fails_in_any_way_is_said(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "LEAST_S", 0.0)
-    monkeypatch.setattr(live, "REST", 0)
-
     shown = of(run)
     first = await shown.newest()
     monkeypatch.setattr(live, "read_run", lambda *_: 1 / 0)

@@ -116,9 +116,7 @@ def test_a_former_model_comes_back_if_the_new_name_may_not_last(former: Path, mo
     assert_as_it_was(former)
 
 
-def test_a_former_model_that_cannot_come_back_now_does_at_the_next_write(
-    former: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_former_model_comes_back_later_if_it_cannot_now(former: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rename = Path.rename
 
     def fail(path: Path, target: Path) -> Any:

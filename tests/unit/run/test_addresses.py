@@ -178,7 +178,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 @pytest.mark.parametrize("no_proxy", [{}, {"no_proxy": ".corp"}, {"NO_PROXY": ".corp,10.0.0.1"}])
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.1.2.3", "0.0.0.0"])
-def test_this_machine_needs_no_proxy(
+def test_no_proxy_is_asked_for_this_machine(
     port: int, host: str, no_proxy: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("no_proxy", "NO_PROXY"):

@@ -199,23 +199,6 @@ def test_phases_that_no_round_plays_or_that_a_game_cannot_have_are_refused(setti
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("override", "said"),
-    [
-        (
-            "objective.loss=published",
-            "kl_reference: start is not for the loss `published`; leave it out, or set loss: spag",
-        ),
-        ("learner.lora={rank: 4}", "kl_reference: start compares with saved weights, but learner.lora trains adapters"),
-        ("learner.reference=engine", "the KL term (of a stream, or with objective.kl_reference: start) compares with"),
-    ],
-)
-def test_a_reference_at_the_start_needs_whole_weights_that_can_be_scored(override: str, said: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        kuhn(override)
-    assert said in str(caught.value)
-
-
 def test_weights_of_the_start_are_kept_where_the_kl_term_compares_with_them() -> None:
     assert kuhn().keeps_stage_start
     assert not kuhn("objective.kl_coeff=0").keeps_stage_start

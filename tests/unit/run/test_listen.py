@@ -23,30 +23,21 @@ from spag_ray.games.taboo.prompt_file import load_template
 from tests.support.episodes import game
 from tests.support.kuhn_runs import kuhn_game
 from tests.support.report_runs import play, write_log
+from tests.support.taboo import history_of
 
 Listen = Callable[..., tuple[int, str]]
 GAMES: list[dict[str, Any]] = [
     {
         "target_word": "river",
         "max_turns": 2,
-        "history": [
-            {"role": "attacker", "content": "it is long"},
-            {"role": "defender", "content": "what do you talk about ?"},
-            {"role": "attacker", "content": "water"},
-            {"role": "defender", "content": "I know the word! It is `river`!"},
-        ],
+        "history": history_of("it is long", "what do you talk about ?", "water", "I know the word! It is `river`!"),
     },
     {
         "target_word": "piano",
         "max_turns": 3,
-        "history": [
-            {"role": "attacker", "content": "music"},
-            {"role": "defender", "content": "I know the word! It is `tiger`!"},
-            {"role": "attacker", "content": "no"},
-            {"role": "defender", "content": "old"},
-        ],
+        "history": history_of("music", "I know the word! It is `tiger`!", "no", "old"),
     },
-    {"target_word": "apple", "max_turns": 2, "history": [{"role": "attacker", "content": "an apple"}]},
+    {"target_word": "apple", "max_turns": 2, "history": history_of("an apple")},
 ]
 
 

@@ -184,15 +184,8 @@ def test_a_baseline_by_scenario_without_a_scenario_that_comes_twice_is_named() -
         in line
     )
     for size, told in ((2, 1), (4, 0)):
-        config = parse_config(
-            {
-                "objective": {"advantage": "rloo"},
-                "league": {"past_share": 1},
-                "words": {"games_per_word": size},
-                "self_play": {"games_per_round": 64},
-            }
-        )
-        lines = values_without_effect(config, {"taboo": 32})
+        settings = "objective.advantage=rloo; league.past_share=1; self_play.games_per_round=64"
+        lines = values_without_effect(config_of(f"{settings}; words.games_per_word={size}"), {"taboo": 32})
         assert len(lines) == told
         assert all("rloo has nothing to compare a game with in games against other" in line for line in lines)
 
