@@ -93,9 +93,7 @@ def test_turns_under_way_end_with_the_adapter_they_began_with(in_flight: bool, t
 
 def saved_adapter(model: Path, version: int, folder: Path) -> str:
     lora = adapted_model(model, version)
-    save_adapter(
-        str(folder), {name: parts[0] for name, (parts, _) in adapter_weights(lora).items()}, adapter_config(lora)
-    )
+    save_adapter(str(folder), {name: ab[0] for name, (ab, _) in adapter_weights(lora).items()}, adapter_config(lora))
     return str(folder)
 
 

@@ -44,9 +44,7 @@ def test_every_sample_goes_to_one_rank_and_every_score_to_its_turn(three: tuple[
     scored = group.score_games(games, 1.0)
     for game, before in zip(scored, games, strict=True):
         # A simulated rank answers with what it was sent, so this finds a score of another turn.
-        assert list(game.turns) == [
-            replace(turn, old_logprobs=list(map(float, turn.target_ids))) for turn in before.turns
-        ]
+        assert list(game.turns) == [replace(t, old_logprobs=list(map(float, t.target_ids))) for t in before.turns]
     assert group.score_games([], 1.0) == []
     reports = group.step(games, [])
     assert reports == len(games[0].turns)

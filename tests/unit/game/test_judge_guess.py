@@ -239,9 +239,7 @@ PIECES = """
     |so|then|isn't it|is|you mean|:|;|,|.|!|?|/|&|'|+|=>
 """
 words = st.sampled_from(WORDS.split())
-pieces = st.sampled_from(
-    ["{0}", "{1}"] * 8 + [*(piece.strip() for piece in PIECES.split("|")), "\n", "\u2014", "\U0001f642"]
-)
+pieces = st.sampled_from(["{0}", "{1}"] * 8 + [*(p.strip() for p in PIECES.split("|")), "\n", "\u2014", "\U0001f642"])
 templates = st.lists(pieces, max_size=10).map(" ".join).map("I know the word! {}".format)
 
 

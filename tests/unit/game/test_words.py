@@ -247,9 +247,7 @@ def test_a_place_has_the_same_game_in_whatever_order_places_are_asked(shares: li
     plan, fresh = SharePlan(shares), SharePlan(shares)
     in_order = [fresh.at(place) for place in range(101)]
     assert [plan.at(place) for place in places] == [in_order[place] for place in places]
-    assert all(
-        before == sum(game == other for other, _ in in_order[:place]) for place, (game, before) in enumerate(in_order)
-    )
+    assert all(before == sum(game == other for other, _ in in_order[:i]) for i, (game, before) in enumerate(in_order))
 
 
 def test_one_game_has_every_place() -> None:

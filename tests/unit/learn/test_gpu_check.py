@@ -130,9 +130,7 @@ def test_what_a_run_imports_later_is_looked_for_before_it_starts(monkeypatch: py
     """A run whose machine had no nltk, which textblob imports, died at the first judged turn."""
     [run] = [check for check in CHECKS if check.name == "run object_store"]
     assert why_not(run, "cuda", 1) == ""
-    monkeypatch.setattr(
-        run_checks.importlib.util, "find_spec", lambda name: None if name == "nltk" else SimpleNamespace()
-    )
+    monkeypatch.setattr(run_checks.importlib.util, "find_spec", lambda n: None if n == "nltk" else SimpleNamespace())
     assert why_not(run, "cuda", 1) == "needs nltk, which is not installed here"
 
 

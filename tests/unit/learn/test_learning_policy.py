@@ -51,9 +51,7 @@ class FakeLearners:
 
     def score_games(self, games: list[GameSample], temperature: float) -> list[GameSample]:
         self.scored += [game.episode_id for game in games]
-        return [
-            replace(game, turns=tuple(replace(turn, old_logprobs=(-9.0,)) for turn in game.turns)) for game in games
-        ]
+        return [replace(game, turns=tuple(replace(t, old_logprobs=(-9.0,)) for t in game.turns)) for game in games]
 
     def begin_stage(self, spec: StageSpec) -> None:
         assert spec.num_steps > 0

@@ -91,9 +91,7 @@ def test_the_spag_loss_terms_and_gradients_are_the_golden_ones(case: dict[str, A
         leaves.append(float64(values, requires_grad=True))
         return leaves[-1]
 
-    games = [
-        {**game, "turns": [{**turn, "theta": leaf(turn["theta"])} for turn in game["turns"]]} for game in case["games"]
-    ]
+    games = [{**game, "turns": [{**t, "theta": leaf(t["theta"])} for t in game["turns"]]} for game in case["games"]]
     sft = [leaf(row) for row in case["sft"]]
     settings = {key: case[key] for key in ("kl_coeff", "sft_coeff", "clip_range", "mismatch_cap")}
     result = spag_loss(games, sft, **settings)

@@ -78,10 +78,7 @@ def test_a_frozen_seat_that_never_spoke_is_not_in_the_learners_baseline() -> Non
 
 
 def test_a_breach_has_no_baseline_enters_none_and_weighs_one_as_a_tie_does() -> None:
-    breaches = [
-        game(3, Outcome.DEFENDER_BREACH, decided_by=3),
-        game(4, Outcome.ATTACKER_BREACH, num_turns=3, decided_by=2),
-    ]
+    breaches = [game(3, Outcome.DEFENDER_BREACH, 4, 3), game(4, Outcome.ATTACKER_BREACH, 3, 2)]
     payoffs = Payoffs(attacker_breach=(-0.5, 0), defender_breach=(0, -0.3), tie=(-0.1, -0.1))
     baselines, plain = RoleBaselines(decay=0.5), RoleBaselines(decay=0.5)
     for each in (baselines, plain):
@@ -197,9 +194,7 @@ def test_a_mean_baseline_leaves_each_role_what_is_above_or_below_its_own_average
     lopsided = [*(game(number, Outcome.ATTACKER_WINS) for number in range(3)), game(3, Outcome.DEFENDER_WINS)]
     objective = ObjectiveConfig(learn_from="both", baseline="mean", role_weights="none")
     games = game_samples(lopsided, objective)
-    totals = {
-        role: [sum(turn.advantage for turn in sample.turns if turn.role is role) for sample in games] for role in Role
-    }
+    totals = {role: [sum(t.advantage for t in sample.turns if t.role is role) for sample in games] for role in Role}
     assert totals[Role.ATTACKER] == pytest.approx([0.5, 0.5, 0.5, -1.5])
     assert totals[Role.DEFENDER] == pytest.approx([-0.5, -0.5, -0.5, 1.5])
     assert {sample.weight for sample in games} == {1.0}

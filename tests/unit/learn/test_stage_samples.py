@@ -169,9 +169,7 @@ def between(attacker: str, defender: str, number: int = 0) -> Episode:
     """Won by the attacker; each seat's turns are of its policy, and say a word."""
     played = game(number, Outcome.ATTACKER_WINS, decided_by=3)
     names = {Role.ATTACKER: attacker, Role.DEFENDER: defender}
-    return replace(
-        played, turns=tuple(replace(turn, text="whiskers", policy=names[turn.role]) for turn in played.turns)
-    )
+    return replace(played, turns=tuple(replace(t, text="whiskers", policy=names[t.role]) for t in played.turns))
 
 
 def unsaid(stage: TrainingStage) -> list[list[str]]:

@@ -284,10 +284,7 @@ async def test_a_turn_and_a_game_are_tried_as_often_as_allowed_each_try_under_it
 async def test_a_turn_whose_log_probabilities_are_not_finite_is_played_by_another_engine(renderer: Any) -> None:
     class Ill(Talker):
         async def generate(self, requests: Sequence[Request]) -> list[Completion]:
-            return [
-                replace(each, logprobs=(float("nan"),) * len(each.logprobs))
-                for each in await super().generate(requests)
-            ]
+            return [replace(r, logprobs=(math.nan,) * len(r.logprobs)) for r in await super().generate(requests)]
 
     pool = pool_of(Ill(renderer, ["water"]), Talker(renderer, ["water"]))
     (episode,) = await collect(play_games(TaskList(tasks(1)), both(pool, renderer), RULES, 1))
@@ -315,9 +312,7 @@ async def test_a_game_that_finds_no_other_engine_is_counted_once_where_it_was(re
 
 async def test_engines_join_and_leave_while_games_run(renderer: Any) -> None:
     pool = pool_of(join_timeout_s=5.0)
-    games = asyncio.create_task(
-        collect(play_games(TaskList(tasks(30)), both(pool, renderer), RULES, games_in_flight=6))
-    )
+    games = asyncio.create_task(collect(play_games(TaskList(tasks(30)), both(pool, renderer), RULES, 6)))
     await asyncio.sleep(0.01)  # games wait: there is no engine
     first, second = (Talker(renderer, ["water"], delay_s=0.005) for _ in range(2))
     join(pool, "first", first)

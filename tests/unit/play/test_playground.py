@@ -188,9 +188,7 @@ def test_a_line_of_a_stream_has_the_staleness_of_the_games_that_came_since_the_l
         "batch": [encode(game(number, Outcome.TIED)) for number in range(4)],
         "repeated": set(),
     }
-    methods = {
-        name: SimpleNamespace(remote=lambda *_, found=found: copy.deepcopy(found)) for name, found in answers.items()
-    }
+    methods = {name: SimpleNamespace(remote=lambda *_, f=found: copy.deepcopy(f)) for name, found in answers.items()}
     parts: Any = dict.fromkeys(Playground.__dataclass_fields__)
     parts |= {
         "config": parse_config({"self_play": {"phases": PHASES}, "objective": {"learn_from": "both"}}),

@@ -294,9 +294,7 @@ def test_rows_of_two_games_have_the_seats_and_rewards_of_their_game(tmp_path: Pa
 
 def test_rewards_are_those_of_the_rounds_phase_and_unknown_in_a_stream_that_has_several(tmp_path: Path) -> None:
     """A log of a stream does not say in which round a game is trained on."""
-    episodes = [
-        replace(game(number, Outcome.ATTACKER_WINS), episode_id=f"g/{number}", game="taboo") for number in range(2)
-    ]
+    episodes = [replace(game(n, Outcome.ATTACKER_WINS), episode_id=f"g/{n}", game="taboo") for n in range(2)]
     episodes = [replace(each, turns=tuple(replace(turn, policy="policy") for turn in each.turns)) for each in episodes]
     payoffs = {"wrong_guess": [0.5, -1]}
 

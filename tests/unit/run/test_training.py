@@ -355,9 +355,7 @@ def test_a_stage_is_paid_by_its_phase_and_so_is_a_run_that_resumes_in_the_second
     outcomes = [Outcome.ATTACKER_WINS] * 6
     whole = Paid(config, outcomes=outcomes)
     asked_by_train(whole)
-    paid = [
-        each for number, value in ((1, 0.5), (2, 0.25), (3, 1.0)) for each in [(f"spag-{number}", value)] * per_round
-    ]
+    paid = [each for n, value in ((1, 0.5), (2, 0.25), (3, 1.0)) for each in [(f"spag-{n}", value)] * per_round]
     assert whole.paid == paid
     state = RunState(order=2, stage="spag-1", rounds=1, parts=3 if schedule == "stream" else 0)
     resumed = Paid(config, state, outcomes=outcomes)
