@@ -3,9 +3,7 @@
 import asyncio
 import json
 from collections import Counter
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import peft
@@ -25,6 +23,7 @@ from spag_ray.config.parts import LoraConfig
 from spag_ray.episodes.log import read_log
 from spag_ray.errors import EngineError, WeightSyncError
 from spag_ray.weights.snapshot import LocalSnapshot
+from tests.support.exporting import ALONE
 from tests.support.faults import FaultyRun, hit, kill_engine
 from tests.support.policies import PROMPT
 from tests.support.runs import quiet, records_of, stream_run
@@ -43,10 +42,9 @@ def adapted_model(model: Path, version: int) -> Any:
 def adapted(model: Path, version: int) -> tuple[LocalSnapshot, LocalSnapshot]:
     """A random adapter of `version`, alone, and merged into the model's weights."""
     lora = adapted_model(model, version)
-    world: Any = SimpleNamespace(is_partitioned=False, world=SimpleNamespace(rank=0), gathered=lambda _: nullcontext())
 
     def snapshot(weights: Any, adapter: Any = None) -> LocalSnapshot:
-        exporter = Exporter(world, weights, torch.float32, 10**9)
+        exporter = Exporter(ALONE, weights, torch.float32, 10**9)
         bucket = exporter.bucket(0)
         assert bucket is not None
         return LocalSnapshot(version, (bucket,), adapter)

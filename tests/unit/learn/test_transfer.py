@@ -21,8 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from cluster.launch.placed_run import planned
 from cluster.planning.plan import make_plan
 from cluster.planning.plan_text import plan_lines
-from learners.export import Exporter, whole_weights
-from learners.model_folder import load_model
+from learners.export import Exporter
 from spag_ray.channels import vllm_twins
 from spag_ray.channels.base import CHANNELS, Entry, Link, Pass, Sender, find
 from spag_ray.channels.buckets import in_shared_memory, tensors_in
@@ -31,6 +30,7 @@ from spag_ray.config.loading import load_config
 from spag_ray.errors import ConfigError, LearnerError, WeightSyncError
 from spag_ray.host.shared_memory import folder_in_shared_memory
 from spag_ray.weights.snapshot import Bucket, TensorSpec, make_bucket
+from tests.support.exporting import exporter_of
 from tests.support.settings import config_of
 
 LINK = Link(0, "127.0.0.1:1", 2, 40_000, 60.0)
@@ -38,11 +38,7 @@ LINK = Link(0, "127.0.0.1:1", 2, 40_000, 60.0)
 
 @pytest.fixture
 def exporter(tiny_model: Path) -> Exporter:
-    engine: Any = SimpleNamespace(
-        is_partitioned=False, world=SimpleNamespace(rank=0), gathered=lambda _: contextlib.nullcontext()
-    )
-    model = load_model(str(tiny_model), torch.float32, "sdpa")
-    return Exporter(engine, whole_weights(model, None), torch.bfloat16, 40_000)
+    return exporter_of(tiny_model, 40_000, torch.bfloat16)
 
 
 class Recorded:
