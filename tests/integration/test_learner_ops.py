@@ -33,9 +33,7 @@ def test_tensors_come_to_a_device_whole_in_a_copy_for_each_dtype(monkeypatch: py
     host = {"ids": torch.arange(6).reshape(2, 3), "more": torch.arange(2), "none": torch.zeros(0), "is": torch.ones(1)}
     assert to_device(host, torch.device("cpu")) == host
     there = to_device(host, torch.device("meta"))
-    assert {name: (each.shape, each.dtype) for name, each in there.items()} == {
-        name: (each.shape, each.dtype) for name, each in host.items()
-    }
+    assert {k: (x.shape, x.dtype) for k, x in there.items()} == {k: (x.shape, x.dtype) for k, x in host.items()}
     copies: list[torch.Tensor] = []
 
     def copied(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:

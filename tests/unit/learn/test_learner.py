@@ -213,10 +213,7 @@ def test_scoring_trims_the_hosts_memory_only_where_the_batches_were_in_it(
     learner: Any = Learner.__new__(Learner)
     module = SimpleNamespace(device=torch.device(device), eval=lambda: None, train=lambda: None)
     learner._engine, learner.vocabulary_size = SimpleNamespace(module=module), 4
-    learner._micro_batches = lambda turns, _: (
-        [SimpleNamespace(sample_indices=[index], lengths=[2]) for index in range(3)],
-        3,
-    )
+    learner._micro_batches = lambda turns, _: ([SimpleNamespace(sample_indices=[i], lengths=[2]) for i in range(3)], 3)
 
     assert [scores.tolist() for scores in learner.score([Sample((1,), (2, 3))] * 3)] == [[0.0, 0.0]] * 3
 

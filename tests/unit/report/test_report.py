@@ -615,10 +615,7 @@ def test_a_collapse_is_a_table_and_marks_its_stage(run: Path) -> None:
 
 def test_a_run_whose_games_were_not_scored_has_its_guesses_and_no_curves(run: Path) -> None:
     for path in (run / "episodes").glob("eval-*.log"):
-        games = [
-            replace(each, turns=tuple(replace(turn, word_logprob=None) for turn in each.turns))
-            for each in read_log(path)
-        ]
+        games = [replace(g, turns=tuple(replace(t, word_logprob=None) for t in g.turns)) for g in read_log(path)]
         path.unlink()
         write_log(run, path.stem, games)
     page = page_of(run)
