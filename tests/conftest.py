@@ -39,9 +39,8 @@ _exit_status = 0
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests by their folder, and give those that are coroutines the event loop."""
     for item in items:
-        is_coroutine = isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj)
-        if is_coroutine and "loop" not in item.fixturenames:
-            item.fixturenames.append("loop")
+        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+            item.fixturenames += {"loop"} - {*item.fixturenames}
         folder = item.path.relative_to(TESTS).parts[0]
         marks = TIERS & {mark.name for mark in item.iter_markers()}
         if folder == "integration" and not marks:
@@ -58,7 +57,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters
-    pyfuncitem.funcargs["loop"].run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    loop: Any = pyfuncitem.funcargs["loop"]
+    loop.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
     return True
 
 

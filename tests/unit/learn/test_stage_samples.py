@@ -103,7 +103,8 @@ class Claims:
 
 def listening(folder: Path, renderer: Any = None, **config: Any) -> StageSamples:
     nobody: Any = None
-    return StageSamples(RunConfig.model_validate(config), nobody, renderer or Claims(), {"p"}, Recorder(folder))
+    words: Any = renderer or Claims()
+    return StageSamples(RunConfig.model_validate(config), nobody, words, {"p"}, Recorder(folder))
 
 
 def heard(stage: TrainingStage) -> list[int]:

@@ -215,6 +215,7 @@ async def test_an_answer_that_is_cut_before_it_says_anything_is_no_silence(
     await far.close()
     (said, over, next_role), (nothing, verdict, _) = found
     assert (said, over, next_role) == (["do you like music ?"], None, Role.DEFENDER)
+    assert verdict is not None
     assert (nothing, verdict.outcome, verdict.end_reason) == ([], Outcome.TIED, EndReason.CONTEXT_FULL)
     assert "no room for the attacker's reply" in verdict.reason
 

@@ -100,6 +100,7 @@ async def test_a_request_that_fails_fails_alone() -> None:
     )
     assert isinstance(bad, EngineError)
     assert "out of luck" in str(bad)
+    assert not isinstance(good, BaseException)
     assert good[0].request_id == "good"
 
 
