@@ -8,9 +8,8 @@ support/      what tests import; no test module imports another
 golden/       recorded data
 """
 
-from __future__ import annotations
-
 import contextlib
+import inspect
 import os
 import sys
 from collections.abc import Iterator
@@ -38,8 +37,10 @@ _exit_status = 0
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects by these marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by their folder."""
+    """Mark tests by their folder, and give those that are coroutines the event loop."""
     for item in items:
+        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+            item.fixturenames += {"loop"} - {*item.fixturenames}
         folder = item.path.relative_to(TESTS).parts[0]
         marks = TIERS & {mark.name for mark in item.iter_markers()}
         if folder == "integration" and not marks:
@@ -48,6 +49,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.chaos)
         elif marks and (folder, marks) != ("integration", {"long"}):
             raise pytest.UsageError(f"{item.nodeid} is marked {marks}; its folder says what it is")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in the session's event loop."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    loop: Any = pyfuncitem.funcargs["loop"]
+    loop.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 def pytest_sessionfinish(exitstatus: int) -> None:

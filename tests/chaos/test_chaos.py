@@ -1,7 +1,5 @@
 """Every kind of process of a run is killed or hangs while it runs: it comes to its end, nothing finished is lost."""
 
-from __future__ import annotations
-
 import os
 import random
 from pathlib import Path
@@ -34,9 +32,7 @@ def test_thirty_faults(tiny_model: Path, words: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_an_engine_that_is_killed_while_the_learner_works_on_its_device(
-    tiny_model: Path, words: Path, tmp_path: Path
-) -> None:
+def test_an_engine_is_killed_while_the_learner_has_its_device(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     """Colocated: the engine sleeps then. Once the next publish waited for ever for its replacement."""
     num_rounds = 4
     config = colocated_run(tiny_model, words, num_rounds, batch_games=1)

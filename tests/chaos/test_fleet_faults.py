@@ -1,7 +1,5 @@
 """What happens to engines at the same time as something else happens to them; nothing is lost."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable, Iterator
@@ -78,9 +76,7 @@ def test_a_replacement_under_way_when_the_engines_go_to_sleep(tiny_model: Path, 
 
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("local_ray")
-def test_engines_that_are_to_leave_while_new_weights_wait_for_their_games(
-    tiny_model: Path, words: Path, tmp_path: Path
-) -> None:
+def test_engines_leave_while_new_weights_wait_for_their_games(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     """A drain beside a drain, four times: each engine leaves, and none is opened again."""
     config = stream_run(
         tiny_model,
@@ -200,9 +196,7 @@ def kill_in_the_middle(learner: Any, is_joint: bool) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.parametrize("is_joint", [False, True], ids=["each_by_itself", "all_in_one_call"])
-def test_an_engine_that_is_lost_in_the_middle_of_its_weights(
-    tiny_model: Path, words: Path, tmp_path: Path, is_joint: bool
-) -> None:
+def test_an_engine_is_lost_amid_its_weights(tiny_model: Path, words: Path, tmp_path: Path, is_joint: bool) -> None:
     """The other engine gets the whole version, and the lost one's successor the version that is played then. If the
     channel broke, the other one gets the version by the object store, and the next one by a new channel."""
     config = stream_run(tiny_model, words, 400, learner={"bucket_bytes": 4096}, sync={"channel": "shared_memory"})

@@ -1,7 +1,5 @@
 """Each kind of process is stopped (SIGSTOP) at the beginning of each phase of a run: it comes to its end, in time."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Iterator

@@ -6,8 +6,6 @@ Whatever comes in, a reader returns or raises InputError; anything else, a secon
 finding, and its input is left in a crash-* file.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

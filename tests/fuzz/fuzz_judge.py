@@ -7,8 +7,6 @@ does not crash, takes time linear in its length, points into the reply, and lets
 no form be guessed by it. Anything else is a finding, and its input is left in a crash-* file.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 
@@ -28,23 +26,9 @@ FRAGMENTS = """
 PIECES = [piece.strip() for piece in FRAGMENTS.split("|")]
 PIECES += [" ", "\n", "\u034f", "\u0301", "\u0456", "\u00e9", "\u2014", "\U0001f600"]
 WORDS = [
-    "river",
-    "lake",
-    "boat",
-    "cat",
-    "fail",
-    "fall",
-    "able",
-    "table",
-    "ice",
-    "word",
-    "game",
-    "c",
-    "r\u00edo",
-    "p.m.",
-    "plus",
-    "r&b",
-]
+    "river", "lake", "boat", "cat", "fail", "fall", "able", "table", "ice", "word", "game", "c", "r\u00edo",
+    "p.m.", "plus", "r&b",
+]  # fmt: skip
 NUM_TIMES = 16  # a reply is repeated until its time can be measured
 MAX_S_PER_CHARACTER = 30e-6  # some ten times what is usual under the fuzzer
 

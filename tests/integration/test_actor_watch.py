@@ -1,7 +1,5 @@
 """An actor that hangs is killed, and its callers continue; an actor that starts or is busy is left alone."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random
@@ -32,6 +30,7 @@ from spag_ray.games.taboo.game import TabooGame
 from tests.support.faults import FaultyRun, hit
 from tests.support.runs import records_of, stream_run
 from tests.support.tiny_model import TARGETS
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not find this file by its name
@@ -73,10 +72,7 @@ def started(start_s: float = 0.0, **options: Any) -> Any:
 
 def wait_until_up(handle: Any) -> None:
     """Another heartbeat is asked for only when one was answered."""
-    deadline = time.monotonic() + 30
-    while ray.get(handle.num_beats.remote()) < 2:
-        assert time.monotonic() < deadline, "the watch asks for heartbeats"
-        time.sleep(0.1)
+    wait_until(lambda: ray.get(handle.num_beats.remote()) >= 2, 30, "the watch asks for heartbeats")
 
 
 def test_an_actor_that_hangs_is_killed_and_what_it_was_asked_fails(watch: ActorWatch) -> None:
@@ -162,9 +158,7 @@ def test_an_arena_that_two_plays_find_dead_is_replaced_once(watch: ActorWatch, t
 
 
 @pytest.mark.timeout(250)
-def test_a_run_answers_and_can_be_stopped_while_sessions_wait_for_turns(
-    tiny_model: Path, words: Path, tmp_path: Path
-) -> None:
+def test_a_run_answers_and_stops_while_sessions_wait_for_turns(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     """The arena that should answer them hangs, and is not yet found to."""
     config = stream_run(
         tiny_model,
@@ -189,9 +183,7 @@ def test_a_run_answers_and_can_be_stopped_while_sessions_wait_for_turns(
 
 @pytest.mark.long  # a run of a minute
 @pytest.mark.timeout(250)
-def test_a_stream_comes_to_its_end_when_its_buffer_and_its_arena_hang(
-    tiny_model: Path, words: Path, tmp_path: Path
-) -> None:
+def test_a_stream_comes_to_its_end_when_buffer_and_arena_hang(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     config = stream_run(tiny_model, words, 30, engine={"kind": "transformers"})
     run = FaultyRun(config, tmp_path / "run", ["buffer stuck", "arena stuck"], gap_s=1, seed=0)
     run.to_the_end()

@@ -1,13 +1,9 @@
 """Adapters in vLLM: the newest changes while turns are played, and a league's past versions play beside each other."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import Counter
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import peft
@@ -27,6 +23,7 @@ from spag_ray.config.parts import LoraConfig
 from spag_ray.episodes.log import read_log
 from spag_ray.errors import EngineError, WeightSyncError
 from spag_ray.weights.snapshot import Snapshot
+from tests.support.exporting import ALONE
 from tests.support.faults import FaultyRun, hit, kill_engine
 from tests.support.policies import PROMPT
 from tests.support.runs import quiet, records_of, stream_run
@@ -45,10 +42,9 @@ def adapted_model(model: Path, version: int) -> Any:
 def adapted(model: Path, version: int) -> tuple[Snapshot, Snapshot]:
     """A random adapter of `version`, alone, and merged into the model's weights."""
     lora = adapted_model(model, version)
-    world: Any = SimpleNamespace(is_partitioned=False, world=SimpleNamespace(rank=0), gathered=lambda _: nullcontext())
 
     def snapshot(weights: Any, adapter: Any = None) -> Snapshot:
-        exporter = Exporter(world, weights, torch.float32, 10**9)
+        exporter = Exporter(ALONE, weights, torch.float32, 10**9)
         bucket = exporter.bucket(0)
         assert bucket is not None
         return Snapshot.of(version, (bucket,), adapter)
@@ -59,9 +55,7 @@ def adapted(model: Path, version: int) -> tuple[Snapshot, Snapshot]:
 @pytest.mark.parametrize(  # a vLLM engine with room for adapters each
     "in_flight", [True, pytest.param(False, marks=pytest.mark.long)]
 )
-def test_turns_under_way_are_played_to_their_end_with_the_adapter_they_began_with(
-    in_flight: bool, tiny_model: Path, loop: Any
-) -> None:
+def test_turns_under_way_end_with_the_adapter_they_began_with(in_flight: bool, tiny_model: Path, loop: Any) -> None:
     from actors.vllm_policy import VllmPolicy
 
     config = EngineConfig(dtype="float32", max_model_len=512, kv_cache_gib=0.1, max_num_seqs=2, max_lora_rank=8)
@@ -97,9 +91,7 @@ def test_turns_under_way_are_played_to_their_end_with_the_adapter_they_began_wit
 
 def saved_adapter(model: Path, version: int, folder: Path) -> str:
     lora = adapted_model(model, version)
-    save_adapter(
-        str(folder), {name: parts[0] for name, (parts, _) in adapter_weights(lora).items()}, adapter_config(lora)
-    )
+    save_adapter(str(folder), {name: ab[0] for name, (ab, _) in adapter_weights(lora).items()}, adapter_config(lora))
     return str(folder)
 
 
@@ -111,9 +103,7 @@ def read_by_peft(model: Path, adapter: str, merged: Path) -> TransformersPolicy:
 
 
 @pytest.mark.timeout(300)
-def test_adapters_of_one_engine_answer_together_each_with_its_own_probabilities(
-    tiny_model: Path, tmp_path: Path, loop: Any
-) -> None:
+def test_adapters_of_one_engine_answer_together_each_as_itself(tiny_model: Path, tmp_path: Path, loop: Any) -> None:
     from actors.vllm_policy import VllmPolicy
 
     config = EngineConfig(
@@ -249,9 +239,7 @@ def test_a_league_of_adapters_plays_on_one_engine_also_after_the_run_and_that_en
 
 @pytest.mark.long  # another whole run
 @pytest.mark.timeout(400)
-def test_a_stream_whose_engine_takes_adapters_in_flight_comes_to_its_end(
-    tiny_model: Path, words: Path, tmp_path: Path
-) -> None:
+def test_a_stream_whose_engine_takes_adapters_in_flight_ends(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     config = stream_run(
         tiny_model,
         words,

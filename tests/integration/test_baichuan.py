@@ -1,7 +1,5 @@
 """A folder as Baichuan2-13B is published, tiny: converted, played, trained, synced, and played again."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A real cluster on this machine, used as people use one: jobs, sessions over Ray Client, a token."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os
@@ -11,8 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +27,7 @@ from tests.support.bare_environment import of_extra, python_with, site_packages
 from tests.support.notebooks import NOTEBOOKS, executed
 from tests.support.runs import PENALISED, records_of, stream_run, tiny_run
 from tests.support.typed import CTRL_C, typed
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(400)
 ROOT = Path(__file__).resolve().parents[2]
@@ -148,13 +146,6 @@ def answers(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def wait_until(is_so: Callable[[], Any], seconds: float, what: str) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.2)
-
-
 def count(folder: Path, kind: str) -> int:
     return len(records_of(folder, kind)) if (folder / "metrics.jsonl").exists() else 0
 
@@ -209,9 +200,7 @@ def test_a_job_trains_several_seeds_side_by_side(head: Head, short: Path, tmp_pa
     assert table.split()[:2] == ["seed-0", "seed-1"]
 
 
-def test_a_job_trains_by_either_command_and_its_exit_code_is_that_of_who_follows_it(
-    head: Head, short: Path, tmp_path: Path
-) -> None:
+def test_a_job_trains_by_either_command_and_gives_its_exit_code(head: Head, short: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     plain = ["ray", "job", "submit", "--address", head.jobs, "--working-dir", str(ROOT), "--"]
     plain += ["python", "-m", "spag_ray", "train", str(short), "--run-dir"]
@@ -264,9 +253,7 @@ def test_the_notebook_of_a_session_looks_at_a_run_plays_and_stops_it(
 
 
 @pytest.mark.long  # three jobs
-def test_a_job_is_stopped_by_a_command_and_by_ctrl_c_and_goes_on_in_another_job(
-    head: Head, endless: Path, tmp_path: Path
-) -> None:
+def test_a_job_stops_by_command_or_ctrl_c_and_resumes_in_another(head: Head, endless: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     submit = ("submit", str(endless), "--address", head.jobs, "--run-dir", str(folder), "--follow", "--resume")
     with typed(*submit, environment=head.environment) as following:

@@ -1,8 +1,6 @@
 """A tiny policy that is paid for ties falls silent: nobody claims, nobody says the word. The alarm comes, and the run
 does what it is told to."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -48,9 +46,7 @@ def ties_of(folder: Path, stage: str) -> int:
 
 @pytest.mark.long  # a run, twice
 @pytest.mark.timeout(400)
-def test_a_run_that_stops_for_a_collapse_goes_on_with_frozen_opponents(
-    tiny_model: Path, words: Path, tmp_path: Path
-) -> None:
+def test_a_run_stopped_by_a_collapse_resumes_with_opponents(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     evaluation = {"against": ("base", "imitated")}
     config = falling_silent(tiny_model, words, self_play={"on_collapse": "stop"}, evaluation=evaluation)

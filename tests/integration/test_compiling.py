@@ -1,7 +1,5 @@
 """Compiled decoder layers: the same numbers, one compilation for all layers and lengths."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -110,9 +108,7 @@ def test_all_layers_share_one_compilation(graphs: Callable[[], int], monkeypatch
     assert counted[0] == counted[1]
 
 
-def test_a_gpus_attention_over_trees_is_compiled_with_its_layer(
-    graphs: Callable[[], int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tree_attention_is_compiled_with_its_layer(graphs: Callable[[], int], monkeypatch: pytest.MonkeyPatch) -> None:
     """FlexAttention, traced on a CPU: it is part of the layer's graph, and no length traces it again."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     monkeypatch.setattr(flex_attention, "_validate_device", lambda *_: None)

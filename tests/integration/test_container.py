@@ -5,8 +5,6 @@ installed here, so that pip finds the whole lock installed and fetches nothing. 
 temporary folder.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

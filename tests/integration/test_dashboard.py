@@ -1,7 +1,5 @@
 """Every panel of the Grafana dashboard shows something of a real run in a real Prometheus."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

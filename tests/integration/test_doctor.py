@@ -1,7 +1,5 @@
 """`spag-ray doctor` on a real Ray."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,9 +1,7 @@
 """Engines that come and go while a run lasts, on a cluster of several nodes, all of them on this machine."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from spag_ray.config.loading import parse_config
 from tests.support.draining import drain, nodes_of_one_cpu
 from tests.support.runs import records_of, stream_run
 from tests.support.tiny_model import TARGETS
+from tests.support.waiting import wait_until
 
 NUM_PARTS = 1000  # versions or rounds of 8 games, more than there is time for: the tests stop their runs
 
@@ -48,17 +47,10 @@ def run(nodes: Cluster, tiny_model: Path, words: Path, tmp_path: Path, request: 
     targets = list(TARGETS)
     with placed_run(config, folder, config.model, {"taboo": targets[2:]}, {"taboo": targets[:2]}, {}) as handle:
         training = handle.train.remote()
-        wait_for(lambda: (folder / "metrics.jsonl").exists() and len(records_of(folder, plays)) >= 2, 120)
+        wait_until(lambda: (folder / "metrics.jsonl").exists() and len(records_of(folder, plays)) >= 2, 120)
         yield handle
         handle.stop_soon.remote(0.0)
         ray.wait([training], timeout=60)
-
-
-def wait_for(is_so: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
 
 
 @pytest.mark.long  # a cluster of several nodes
@@ -66,9 +58,7 @@ def wait_for(is_so: Callable[[], bool], seconds: float) -> None:
 @pytest.mark.parametrize(
     "run", [("rounds", {"min": 1, "max": 2, "grow_after_s": 2, "shrink_after_s": 600}, "games")], indirect=True
 )
-def test_an_engine_is_added_on_a_new_node_and_leaves_when_its_node_is_drained(
-    nodes: Cluster, run: Any, tmp_path: Path
-) -> None:
+def test_an_engine_is_added_on_a_new_node_and_leaves_when_it_drains(nodes: Cluster, run: Any, tmp_path: Path) -> None:
     """A round of 8,000 games, eight at once, has more turns under way than the four that an engine decodes at once."""
 
     def lines(kind: str) -> list[dict[str, Any]]:
@@ -80,7 +70,7 @@ def test_an_engine_is_added_on_a_new_node_and_leaves_when_its_node_is_drained(
     time.sleep(8)
     assert not added(), "no node has room for a second engine"
     new = nodes.add_node(num_cpus=1)
-    wait_for(lambda: len(added()) == 1, 90)
+    wait_until(lambda: len(added()) == 1, 90)
     assert node_of(ray.get_actor(f"{added()[0]}-run")) == new.node_id
 
     retire = run.__ray_call__.options(concurrency_group=SESSIONS)  # the default group's one thread trains
@@ -90,15 +80,15 @@ def test_an_engine_is_added_on_a_new_node_and_leaves_when_its_node_is_drained(
         fleet.retire(fleet.roster.records[-1], "fewer are needed")
 
     ray.get(retire.remote(one_less), timeout=120)
-    wait_for(lambda: len(added()) == 2, 90)  # the load asks for it again
+    wait_until(lambda: len(added()) == 2, 90)  # the load asks for it again
 
     drain(nodes, new.node_id)
-    wait_for(lambda: len(lines("engine_left")) == 2, 60)
+    wait_until(lambda: len(lines("engine_left")) == 2, 60)
     assert [line["engine"] for line in lines("engine_left")] == added()
     reasons = [line["reason"] for line in lines("engine_left")]
     assert reasons == ["fewer are needed", f"its node {new.node_id[:6]} is drained"]
     count = len(lines("games"))
-    wait_for(lambda: len(lines("games")) > count + 1, 60)
+    wait_until(lambda: len(lines("games")) > count + 1, 60)
     assert not lines("restart"), "nothing was lost"
 
 
@@ -110,9 +100,9 @@ def test_a_checkpoint_is_written_when_the_learners_node_is_drained(nodes: Cluste
     before = len(records_of(folder, "checkpoint"))
     learner = ray.get_actor("learner-run-0")
     drain(nodes, node_of(learner))
-    wait_for(lambda: len(records_of(folder, "checkpoint")) > before, 60)
+    wait_until(lambda: len(records_of(folder, "checkpoint")) > before, 60)
     engine = node_of(ray.get_actor("engine-policy-0-run"))
     drain(nodes, engine)
     count = len(records_of(folder, "sync"))
-    wait_for(lambda: len(records_of(folder, "sync")) > count + 1, 60)
+    wait_until(lambda: len(records_of(folder, "sync")) > count + 1, 60)
     assert not records_of(folder, "engine_left"), "the only engine plays on until its node ends"

@@ -1,10 +1,7 @@
 """The whole loop for real, on a tiny model: Ray actors, vLLM, the buffer, DeepSpeed, weight sync."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -12,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import ray
 from rich.console import Console
@@ -63,23 +59,6 @@ def secret() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_TOKEN", SECRET)
         yield
-
-
-def test_a_local_ray_listens_on_loopback_only() -> None:
-    class Listener:
-        def pid(self) -> int:
-            return os.getpid()
-
-    worker = ray.remote(num_cpus=0)(Listener).remote()
-    ours = {ray.get(worker.pid.remote()), *(child.pid for child in psutil.Process().children(recursive=True))}
-    listening = [
-        connection.laddr.ip.removeprefix("::ffff:")
-        for connection in psutil.net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN and connection.pid in {os.getpid(), *ours}
-    ]
-    ray.kill(worker)
-    assert len(listening) >= 5, "the GCS, the raylet and the worker listen"
-    assert set(listening) == {"127.0.0.1"}
 
 
 def check_word_scored(episodes: list[Episode], model: Path) -> None:
@@ -222,9 +201,7 @@ def test_a_run_imitates_plays_learns_syncs_and_says_what_happened(
 
 @pytest.mark.long  # two whole runs
 @pytest.mark.timeout(400)
-def test_a_greedy_run_in_game_order_gives_the_same_games_and_weights_twice(
-    tiny_model: Path, words: Path, tmp_path: Path
-) -> None:
+def test_a_greedy_run_in_order_gives_the_same_weights_twice(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     learnable = training_words(tiny_run(tiny_model, words), {})[0][0]
     # One game teaches the attacker to say "water", the other the defender to guess.
     games = [
@@ -276,9 +253,7 @@ def test_play_reward_and_learn_hand_each_other_published_files(tiny_model: Path,
     run_learn(config, "imitation", data, tmp_path / "model2", quiet())
 
 
-def test_a_run_that_ray_could_never_place_is_refused_before_its_folder_is_made(
-    tiny_model: Path, words: Path, tmp_path: Path
-) -> None:
+def test_a_run_that_ray_cannot_place_is_refused_without_a_folder(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     config = tiny_run(tiny_model, words, policies="separate")
     with pytest.raises(ConfigError, match=r"4 CPUs are needed .* Ray has 2; ask for fewer"):
         run_training(config, tmp_path / "run", quiet())
@@ -407,9 +382,7 @@ def test_a_league_plays_earlier_versions_and_a_fixed_model_and_learns_its_own_tu
 
 @pytest.mark.long  # two learners and two engines: a minute
 @pytest.mark.timeout(400)
-def test_an_attacker_and_a_defender_learn_side_by_side_from_both_sides_of_their_games(
-    tiny_model: Path, words: Path, tmp_path: Path
-) -> None:
+def test_an_attacker_and_a_defender_learn_side_by_side_from_all(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     config = tiny_run(
         tiny_model,
         words,
@@ -470,9 +443,7 @@ def test_two_ranks_with_partitioned_weights_take_turns_with_the_engine_on_the_sa
 
 @pytest.mark.long  # another vLLM engine, with room for adapters
 @pytest.mark.timeout(400)
-def test_adapters_travel_to_vllm_and_what_it_then_plays_is_what_the_learner_has(
-    tiny_model: Path, words: Path, tmp_path: Path
-) -> None:
+def test_adapters_travel_to_vllm_and_it_plays_what_was_learned(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     lora = {"rank": 8, "alpha": 32, "export": "adapter"}
     config = tiny_run(tiny_model, words, learner={"lora": lora}, self_play={"rounds": 2})
     run_training(config, tmp_path / "run", quiet())
@@ -504,9 +475,7 @@ def test_the_turns_own_logprobs_can_stand_in_for_recomputed_ones(
     assert played[0]["kl_loss"] == 0.0
 
 
-def test_imitation_learns_rows_of_training_data_and_instruction_data_beside_them(
-    tiny_model: Path, words: Path, tmp_path: Path
-) -> None:
+def test_imitation_learns_rows_of_training_data_and_instructions(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     rows = [{"query": "say", "target": "water", "reward": 1.0, "role": "attacker", "weight": 1.0}] * 5
     data, sft = tmp_path / "rows.json", tmp_path / "sft.json"
     data.write_text(json.dumps(rows))

@@ -1,7 +1,5 @@
 """What a killed engine leaves behind: vLLM's core, in a process of its own, holds the GPU until it ends."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

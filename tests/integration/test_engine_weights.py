@@ -1,11 +1,8 @@
 """A real engine has its learner's weights after a sync, tensor by tensor, and loads whatever its channel is."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,24 +12,16 @@ import torch
 from actors import vllm_policy
 from actors.transformers_policy import TransformersPolicy
 from actors.vllm_policy import VllmPolicy
-from learners.export import Exporter, whole_weights
-from learners.model_folder import load_model
 from spag_ray.channels.base import Link, find
 from spag_ray.channels.buckets import in_shared_memory
 from spag_ray.config.engine import EngineConfig
+from tests.support.exporting import exporter_of
 from tests.support.loop import Loop
 from tests.support.policies import ask, snapshot_of
 from tests.support.tiny_model import make_tiny_model
 
 CONFIG = EngineConfig(dtype="float32", max_model_len=512, kv_cache_gib=0.1, max_num_seqs=16)
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
-
-
-def exporter_of(folder: Path) -> Exporter:
-    engine: Any = SimpleNamespace(
-        is_partitioned=False, world=SimpleNamespace(rank=0), gathered=lambda _: contextlib.nullcontext()
-    )
-    return Exporter(engine, whole_weights(load_model(str(folder), torch.float32, "sdpa"), None), torch.float32, 10_000)
 
 
 class Client:
@@ -92,7 +81,7 @@ def test_every_tensor_of_an_engine_is_its_learners_after_a_sync(
     is_tied: bool, tmp_path: Path, loop: Loop, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     started, learned = (make_tiny_model(tmp_path / str(seed), seed, tie_word_embeddings=is_tied) for seed in range(2))
-    exporter = exporter_of(learned)
+    exporter = exporter_of(learned, 10_000)
     weights = dict(exporter.each())
     assert ("lm_head.weight" in weights) != is_tied
     with engine(started, "shared_memory", loop, monkeypatch) as policy:

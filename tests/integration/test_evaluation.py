@@ -1,7 +1,5 @@
 """Tasks of lm-evaluation-harness in whole runs, and the harness's own tasks."""
 
-from __future__ import annotations
-
 import io
 import threading
 import time

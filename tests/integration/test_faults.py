@@ -1,7 +1,5 @@
 """Processes of a run are killed or hang while it runs: it comes to its end, nothing finished is lost."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 
@@ -58,9 +56,7 @@ def test_an_opponents_engine_that_is_killed_is_replaced_and_the_league_plays_on(
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_a_learner_that_dies_while_games_of_a_round_are_played_is_replaced_at_once(
-    tiny_model: Path, words: Path, tmp_path: Path
-) -> None:
+def test_a_learner_that_dies_during_games_is_replaced_at_once(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     num_games = 200
     config = tiny_run(
         tiny_model,

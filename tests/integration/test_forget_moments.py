@@ -1,7 +1,5 @@
 """A stage begins with an optimiser that has counted no steps, whichever optimiser it is."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

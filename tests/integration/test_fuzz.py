@@ -1,7 +1,5 @@
 """The fuzzers of tests/fuzz run, for a short time, and find nothing."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whole runs of games other than Taboo: Kuhn poker with its exact figures, and a game from a user's file."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -12,7 +10,7 @@ from rich.console import Console
 
 from cluster.commands.exploitability import run_exploitability
 from cluster.commands.train import run_training
-from spag_ray.config.loading import load_config, parse_config
+from spag_ray.config.loading import load_config
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import read_log
 from spag_ray.errors import ConfigError, InputError
@@ -115,11 +113,6 @@ def test_the_game_of_the_documentation_is_trained_from_its_file(
     assert names["number_duel:NumberDuel"]["seats"] == ["bettor", "bluffer"]
     with pytest.raises(InputError, match="is not a solved game"):
         run_exploitability(RunConfig(), str(folder), quiet())
-
-
-def test_a_game_of_words_is_refused_what_only_taboo_has() -> None:
-    with pytest.raises(ConfigError, match=r"objective.listening_coeff is for the game `taboo`"):
-        parse_config({"game": {"name": "kuhn"}, "objective": {"listening_coeff": 1.0}})
 
 
 SECRET = """

@@ -1,7 +1,5 @@
 """The checks of a GPU machine that need DeepSpeed, vLLM and Ray, tried on CPUs with a tiny model."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Engines and a harness that are dead or stuck are found on a real Ray."""
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path

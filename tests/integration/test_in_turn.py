@@ -1,7 +1,5 @@
 """A match of two stages on one engine, which takes both players' weights in turn and is killed in the middle."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from pathlib import Path
@@ -21,9 +19,7 @@ pytestmark = pytest.mark.usefixtures("local_ray")
 
 @pytest.mark.long  # players in turn also play in test_shipped_configs.py
 @pytest.mark.timeout(400)
-def test_every_turn_of_a_match_on_one_engine_has_the_weights_of_its_player(
-    tiny_model: Path, words: Path, tmp_path: Path
-) -> None:
+def test_every_turn_on_one_engine_has_the_weights_of_its_player(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     config = tiny_run(
         tiny_model,
         words,

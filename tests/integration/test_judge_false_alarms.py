@@ -1,7 +1,5 @@
 """Ordinary sentences are no disguise: what the rules for disguised words change in them, counted and listed."""
 
-from __future__ import annotations
-
 import ast
 import random
 import re

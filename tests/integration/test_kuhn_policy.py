@@ -1,7 +1,5 @@
 """Exact probabilities of a model that plays Kuhn poker, against the games that it plays."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections import Counter

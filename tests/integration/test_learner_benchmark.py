@@ -1,7 +1,5 @@
 """The learner's benchmarks on a tiny model: beside the published way and TRL on the same rows, and its steps alone."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

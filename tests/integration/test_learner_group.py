@@ -1,8 +1,6 @@
 """A learner group's calls on Ray: what each rank is sent, and how a version of the weights comes back. The ranks are
 the real actors without a model (benchmarks/scale_learning.py)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,9 +23,7 @@ def three(local_ray: None) -> Iterator[tuple[LearnerGroup, Counter[str]]]:
         yield group
 
 
-def test_a_version_takes_at_most_four_calls_per_rank_and_every_bucket_arrives(
-    three: tuple[LearnerGroup, Counter[str]],
-) -> None:
+def test_a_version_takes_four_calls_per_rank_and_all_buckets_arrive(three: tuple[LearnerGroup, Counter[str]]) -> None:
     group, calls = three
     calls.clear()
     refs = group.bucket_refs()
@@ -48,17 +44,13 @@ def test_every_sample_goes_to_one_rank_and_every_score_to_its_turn(three: tuple[
     scored = group.score_games(games, 1.0)
     for game, before in zip(scored, games, strict=True):
         # A simulated rank answers with what it was sent, so this finds a score of another turn.
-        assert list(game.turns) == [
-            replace(turn, old_logprobs=list(map(float, turn.target_ids))) for turn in before.turns
-        ]
+        assert list(game.turns) == [replace(t, old_logprobs=list(map(float, t.target_ids))) for t in before.turns]
     assert group.score_games([], 1.0) == []
     reports = group.step(games, [])
     assert reports == len(games[0].turns)
 
 
-def test_samples_that_the_model_cannot_read_are_refused_before_any_is_sent(
-    three: tuple[LearnerGroup, Counter[str]],
-) -> None:
+def test_samples_that_the_model_cannot_read_are_refused_unsent(three: tuple[LearnerGroup, Counter[str]]) -> None:
     group, calls = three
     calls.clear()
     with pytest.raises(LearnerError, match="sample 0 has token id"):

@@ -1,7 +1,5 @@
 """A learner rank dies while its weights are on their way: learners begin again, no engine is left halfway."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
@@ -54,9 +52,7 @@ class NoGate:
 
 
 @pytest.mark.parametrize("channel", ["object_store", pytest.param("shared_memory", marks=pytest.mark.long)])
-def test_the_learners_are_lost_and_the_engine_is_stopped(
-    channel: str, tiny_model: Path, words: Path, tmp_path: Path
-) -> None:
+def test_learners_are_lost_and_the_engine_stops(channel: str, tiny_model: Path, words: Path, tmp_path: Path) -> None:
     config = tiny_run(tiny_model, words, sync={"channel": channel}, learner={"timeout_s": 60})
     policy = LearningPolicy("policy", tuple(Role), config, tmp_path, str(tiny_model), Recorder(tmp_path))
     policy.start_learners()

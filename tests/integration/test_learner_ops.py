@@ -1,7 +1,5 @@
 """What one optimiser step asks of its device, however many turns it has."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -31,15 +29,11 @@ def test_a_step_reads_few_values_launches_few_operations_and_copies_little() -> 
 
 
 @pytest.mark.parallel
-def test_tensors_come_to_a_device_with_their_shapes_and_numbers_in_a_copy_for_each_dtype(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_tensors_come_to_a_device_whole_in_a_copy_for_each_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
     host = {"ids": torch.arange(6).reshape(2, 3), "more": torch.arange(2), "none": torch.zeros(0), "is": torch.ones(1)}
     assert to_device(host, torch.device("cpu")) == host
     there = to_device(host, torch.device("meta"))
-    assert {name: (each.shape, each.dtype) for name, each in there.items()} == {
-        name: (each.shape, each.dtype) for name, each in host.items()
-    }
+    assert {k: (x.shape, x.dtype) for k, x in there.items()} == {k: (x.shape, x.dtype) for k, x in host.items()}
     copies: list[torch.Tensor] = []
 
     def copied(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:

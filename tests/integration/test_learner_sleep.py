@@ -1,8 +1,6 @@
 """A learner that has been taken off its device and brought back takes the steps of one that stayed: each of DeepSpeed's
 optimisers, built on a CPU, whose memory stands for a GPU's."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess

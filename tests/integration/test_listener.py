@@ -1,7 +1,5 @@
 """A tiny run whose turns are paid for what they told a frozen listener, which is there again after a resume."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Sequence
@@ -70,9 +68,7 @@ def test_turns_are_paid_for_what_they_told_the_imitated_model_also_after_a_resum
     episodes = [episode for log in logs for episode in read_log(folder / "episodes" / f"{log}.log")]
     assert len(episodes) >= 32
     check_scores(episodes, folder / "models" / "imitated")
-    assert all(
-        turn.listener_logprob is None for each in read_log(folder / "episodes" / "expert.log") for turn in each.turns
-    )
+    assert all(t.listener_logprob is None for each in read_log(folder / "episodes" / "expert.log") for t in each.turns)
     lines = [
         line
         for line in records_of(folder, "play" if schedule == "rounds" else "stream")

@@ -1,7 +1,5 @@
 """A local Ray with all of a run listens on loopback only."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -19,9 +17,7 @@ from tests.support.listening import listening_at
 
 
 @pytest.mark.timeout(280)
-def test_a_local_ray_with_learners_and_an_engine_listens_on_loopback_only_and_logs_no_secret(
-    tiny_model: Path, tmp_path: Path
-) -> None:
+def test_a_local_ray_with_engines_listens_on_loopback_and_logs_no_secret(tiny_model: Path, tmp_path: Path) -> None:
     secret = "hf_that_no_log_may_have"
     environment = {"HF_TOKEN": secret}
     engine_config = EngineConfig(dtype="float32", max_model_len=512, kv_cache_gib=0.1, max_num_seqs=16, env=environment)

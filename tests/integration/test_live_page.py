@@ -1,7 +1,5 @@
 """`spag-ray watch RUN... --web` as a person meets it: a real server, runs that go on, a real browser."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -1,7 +1,5 @@
 """The demonstration model: converted once, into a folder that transformers reads."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

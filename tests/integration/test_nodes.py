@@ -1,7 +1,5 @@
 """A cluster of several nodes, all of them on this machine."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Iterator
@@ -76,9 +74,7 @@ def test_a_learner_group_meets_across_nodes_with_an_engine_beside_each_rank(
 @pytest.mark.long  # four nodes
 @pytest.mark.timeout(500)
 @pytest.mark.parametrize("nodes", [3], indirect=True)
-def test_a_run_outlives_the_nodes_that_it_runs_on(
-    nodes: Cluster, tiny_model: Path, words: Path, tmp_path: Path
-) -> None:
+def test_a_run_outlives_the_nodes_it_runs_on(nodes: Cluster, tiny_model: Path, words: Path, tmp_path: Path) -> None:
     def remove_node(fault: str, chance: random.Random) -> bool:
         actor = "learner-run-0" if fault == "node of the learner" else "engine-policy-0-run"
         node_id = node_of(actor)

@@ -1,7 +1,5 @@
 """The notebook that reads a finished run is executed as a person would; that of a session: test_cluster.py."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -10,7 +8,7 @@ from tests.support.notebooks import NOTEBOOKS, executed
 from tests.support.report_runs import make_run
 
 
-def test_a_finished_run_is_read_with_pandas(
+def test_a_run_is_read_by_pandas(
     tiny_model: Path, words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_run(tmp_path / "run", tiny_model, words)

@@ -1,7 +1,5 @@
 """Run folders that an earlier version made are resumed and reported (tests/golden/run_folders, made by its make.py)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A run of a game of OpenSpiel, measured exactly after each stage, and a match against its CFR."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

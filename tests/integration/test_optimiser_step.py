@@ -1,7 +1,5 @@
 """One step of the optimiser: which one it is, and how often it waits for a number of a device."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess
@@ -46,9 +44,7 @@ os._exit(0)
     [{"dtype": "float32", "zero_stage": 0}, {"zero_stage": 1}, {"zero_stage": 2}, {"zero_stage": 3}],
     ids=["zero-0", "zero-1", "zero-2", "zero-3"],
 )
-def test_a_step_is_torchs_fused_adam_and_reads_a_few_numbers_not_one_of_each_parameter(
-    options: dict[str, object],
-) -> None:
+def test_a_step_is_torchs_fused_adam_and_reads_few_numbers_not_one_per_parameter(options: dict[str, object]) -> None:
     """DeepSpeed's own fused Adam would have to be compiled with nvcc. An unfused Adam reads every step count."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -1,7 +1,5 @@
 """What a job is sent is enough to run from."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

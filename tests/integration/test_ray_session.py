@@ -1,7 +1,5 @@
 """A local Ray is a session of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

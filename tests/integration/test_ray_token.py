@@ -1,7 +1,5 @@
 """Ray's token, by a GCS of its own: used where a cluster asks for it, and a refusal is one line at once."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess
@@ -80,9 +78,7 @@ def said(address: str, home: Path, what: str = "answers", **changes: str) -> str
 
 
 @pytest.mark.parametrize("gcs", ["token"], indirect=True)
-def test_the_token_in_a_users_home_is_used_where_nothing_is_said_and_the_cluster_asks_for_one(
-    gcs: str, home: Path
-) -> None:
+def test_the_token_in_a_users_home_is_used_where_nothing_is_said_and_one_is_needed(gcs: str, home: Path) -> None:
     assert said(gcs, home) == "answers, token: True token\n"
 
 

@@ -1,7 +1,5 @@
 """A whole run whose rounds replace groups that all agree: real arenas, buffer, log and learner, and a resume."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

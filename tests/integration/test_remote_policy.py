@@ -1,7 +1,5 @@
 """Weights on their way to engines in other processes: bad ones, hanging ones, those that play another version."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """A report of ten thousand games."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from pathlib import Path
@@ -22,9 +20,7 @@ def made(tiny_model: Path, words: Path, tmp_path_factory: pytest.TempPathFactory
     return folder
 
 
-def test_ten_thousand_games_are_written_in_seconds_and_a_few_megabytes(
-    made: Path, tiny_model: Path, tmp_path: Path
-) -> None:
+def test_ten_thousand_games_take_seconds_and_a_few_megabytes(made: Path, tiny_model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "large"
     shutil.copytree(made, folder)
     shutil.rmtree(folder / "episodes")

@@ -1,7 +1,5 @@
 """The report in a real browser: it opens fast, draws, filters, pages, asks nothing of the network, and runs no text."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -145,9 +143,7 @@ def test_the_theme_is_the_systems_until_one_is_chosen(browser: Any, reports: Rep
 
 def test_it_opens_a_game_of_the_newest_stage_that_one_side_won(browser: Any, reports: Reports) -> None:
     newest = [game for game in reports.episodes if game.stage == "eval-spag-2"]
-    decisive = next(
-        game for game in newest if game.verdict.outcome.is_decided and all(turn.text for turn in game.turns)
-    )
+    decisive = next(game for game in newest if game.verdict.outcome.is_decided and all(t.text for t in game.turns))
     with opened(browser, reports.small) as page:
         shows(page, decisive)
         page.locator("#list").scroll_into_view_if_needed()

@@ -1,7 +1,5 @@
 """Runs that wait for room on a real Ray get it one after the other."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +18,7 @@ from spag_ray.config.parts import ClusterConfig
 from spag_ray.errors import StopRequestedError
 from tests.support.runs import PENALISED, records_of, tiny_run
 from tests.support.tiny_model import TARGETS
+from tests.support.waiting import wait_until
 
 ENGINE, LEARNER = Bundle("engine", 1, 0), Bundle("learner", 1, 0)
 
@@ -41,13 +40,6 @@ def holder(local_ray: None) -> Iterator[Any]:
 
 def free_cpus() -> float:
     return ray.available_resources().get("CPU", 0.0)
-
-
-def wait_until(is_so: Any, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def test_room_that_does_not_come_is_an_error_that_says_what_was_missing(holder: Any) -> None:
@@ -108,9 +100,7 @@ def test_a_place_is_for_its_kind_until_the_learners_are_done(local_ray: None) ->
     wait_until(lambda: free_cpus() == 2, 10)
 
 
-def test_a_run_holds_nothing_while_it_waits_for_room_says_so_and_goes_on(
-    holder: Any, tiny_model: Path, words: Path, tmp_path: Path
-) -> None:
+def test_a_run_that_waits_for_room_holds_nothing(holder: Any, tiny_model: Path, words: Path, tmp_path: Path) -> None:
     config = tiny_run(
         tiny_model,
         words,

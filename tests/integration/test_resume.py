@@ -1,7 +1,5 @@
 """An interrupted run resumes and reaches the same result."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -25,8 +23,8 @@ from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.loading import to_yaml
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import read_log, segments
-from spag_ray.errors import RunFolderError
 from tests.support.runs import begun, drawn_by_tensorboard, quiet, records_of, steps_of, tiny_run, told_to_stop
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
@@ -42,10 +40,7 @@ def run_until(config: RunConfig, folder: Path, is_time: Callable[[Path], bool]) 
         ray.kill(run)
         with pytest.raises(ray.exceptions.RayActorError):
             ray.get(training)
-    deadline = time.monotonic() + 30
-    while ray.util.list_named_actors():
-        assert time.monotonic() < deadline, "what a Run owns ends with it"
-        time.sleep(0.1)
+    wait_until(lambda: not ray.util.list_named_actors(), 30, "what a Run owns ends with it")
 
 
 def games_in(name: str, count: int) -> Callable[[Path], bool]:
@@ -177,9 +172,7 @@ def said(episode: Any) -> tuple[Any, ...]:
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_a_stream_that_was_cut_goes_on_and_learns_every_episode_once(
-    tiny_model: Path, words: Path, tmp_path: Path
-) -> None:
+def test_a_stream_that_was_cut_learns_every_episode_once(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     config = tiny_run(
         tiny_model,
         words,
@@ -212,18 +205,10 @@ def test_a_stream_that_was_cut_goes_on_and_learns_every_episode_once(
     assert sum(lags.values()) == 96, "counted on over both lives"
 
 
-def test_another_runs_folder_is_not_gone_on_with(greedy: RunConfig, uninterrupted: Path) -> None:
-    changed = greedy.model_copy(update={"seed": 7})
-    with pytest.raises(RunFolderError, match="started with seed: 0, not 7"):
-        run_training(changed, uninterrupted, quiet(), resume=True)
-
-
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("schedule", ["stream", "rounds"])
-def test_a_notice_to_stop_ends_the_process_well_and_in_time(
-    schedule: str, tiny_model: Path, words: Path, tmp_path: Path
-) -> None:
+def test_a_notice_to_stop_ends_a_process_in_time(schedule: str, tiny_model: Path, words: Path, tmp_path: Path) -> None:
     length = {"stream": {"rounds": 1, "games_per_round": 4000}, "rounds": {"rounds": 200, "games_per_round": 16}}
     config = tiny_run(
         tiny_model,
@@ -254,9 +239,7 @@ def test_a_notice_to_stop_ends_the_process_well_and_in_time(
 
 @pytest.mark.long  # two minutes
 @pytest.mark.timeout(300)
-def test_ctrl_c_in_the_middle_of_a_stage_loses_no_step_and_a_second_one_ends_at_once(
-    tiny_model: Path, words: Path, tmp_path: Path
-) -> None:
+def test_ctrl_c_mid_stage_loses_no_step_a_second_ends_at_once(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     config = tiny_run(
         tiny_model,
         words,
@@ -301,9 +284,7 @@ def test_ctrl_c_in_the_middle_of_a_stage_loses_no_step_and_a_second_one_ends_at_
 
 @pytest.mark.long  # a whole process, twice
 @pytest.mark.timeout(400)
-def test_a_driver_that_is_killed_leaves_nothing_running_and_another_goes_on(
-    tiny_model: Path, words: Path, tmp_path: Path
-) -> None:
+def test_a_killed_driver_leaves_nothing_and_another_goes_on(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     config = tiny_run(
         tiny_model,
         words,

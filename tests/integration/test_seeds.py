@@ -1,7 +1,5 @@
 """`spag-ray train --seeds` for real: two runs of a tiny model, each with a Ray of its own, and the table over them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +11,7 @@ from tests.support.runs import PENALISED, steps_of, tiny_run
 
 
 @pytest.mark.timeout(600)
-def test_two_seeds_train_one_after_another_and_end_with_their_table(
-    tiny_model: Path, words: Path, tmp_path: Path
-) -> None:
+def test_two_seeds_train_in_turn_and_end_with_their_table(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     config = tiny_run(
         tiny_model,
         words,

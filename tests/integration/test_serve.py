@@ -1,7 +1,5 @@
 """`spag-ray serve` as a person meets it: a real server, a real model in its own process, a real browser."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import signal
@@ -9,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -27,6 +24,7 @@ from spag_ray.episodes.log import read_log
 from tests.support.browser import chromium, server_of
 from tests.support.browser import opened as browser_page
 from tests.support.runs import tiny_run
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(240)
 TIMEOUT_MS = 40_000
@@ -288,10 +286,7 @@ def test_the_model_ends_with_a_server_that_is_killed(served: Served) -> None:
     assert engines
     process.kill()
     process.wait()
-    deadline = time.monotonic() + 10
-    while any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in engines):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: all(not each.is_running() or each.status() == psutil.STATUS_ZOMBIE for each in engines), 10)
 
 
 def test_a_process_of_a_model_that_is_stopped_can_still_be_ended(tiny_model: Path, loop: Any) -> None:

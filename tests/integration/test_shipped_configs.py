@@ -1,7 +1,5 @@
 """A whole run of every shipped configuration, made small: a tiny model, two CPU cores, two optimiser steps or more."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

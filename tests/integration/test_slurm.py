@@ -1,7 +1,5 @@
 """docs/examples/slurm.sh on two nodes (tests/support/two_nodes.py): notice, checkpoint, requeue, resume."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

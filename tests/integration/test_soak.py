@@ -1,7 +1,5 @@
 """The soak of a long run's processes (benchmarks/soak.py), on a few games."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

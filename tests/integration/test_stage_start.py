@@ -1,7 +1,5 @@
 """A stream's learner: its schedule over rounds, and the reference it stays close to: a stage's start, or an average."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -114,9 +112,7 @@ EVERY_LEARNER = pytest.mark.parametrize(
 
 
 @EVERY_LEARNER
-def test_every_version_of_a_stage_stays_close_to_the_model_of_the_stages_start(
-    stream: Stream, tiny_model: Path
-) -> None:
+def test_every_version_of_a_stage_stays_close_to_the_model_of_its_start(stream: Stream, tiny_model: Path) -> None:
     assert stream.learn("spag-1", part=0)["kl_loss"] == pytest.approx(0.0, abs=1e-6)
     second = stream.learn("spag-1", part=1, advantage=0.0)
     assert second["kl_loss"] > 0, "in the first step of a version too"

@@ -1,7 +1,5 @@
 """A long stream does not grow in memory."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from collections.abc import Sequence

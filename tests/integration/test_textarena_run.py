@@ -1,8 +1,6 @@
 """Whole runs of TextArena's environments, of one and of SPIRAL's three: imitation of scripted seats, two rounds of
 self-play, matches, the report."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

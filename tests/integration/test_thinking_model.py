@@ -1,7 +1,5 @@
 """A run of a model whose chat template opens a thought where a reply begins, if it is told to."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`spag-ray match` with real engines; players of matches as opponents in training."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -164,9 +162,7 @@ def test_an_endpoint_where_nobody_answers_is_one_line(
 
 
 @pytest.mark.long  # another whole run
-def test_a_served_model_and_the_expert_are_opponents_in_training(
-    tmp_path: Path, tiny_model: Path, words: Path, served: str
-) -> None:
+def test_a_served_model_and_an_expert_are_opponents(tmp_path: Path, tiny_model: Path, words: Path, served: str) -> None:
     """Slow: a vLLM server. Their turns are never trained on, and the win matrix has them."""
     fixed = [{"model": "scripted", "share": 0.4}, {"model": served, "share": 0.4}]
     config = tiny_run(
@@ -199,9 +195,7 @@ def test_a_served_model_and_the_expert_are_opponents_in_training(
     }
 
 
-def test_training_against_an_endpoint_where_nobody_answers_ends_before_it_starts(
-    tmp_path: Path, tiny_model: Path, words: Path
-) -> None:
+def test_training_against_a_silent_endpoint_never_starts(tmp_path: Path, tiny_model: Path, words: Path) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         far = f"http://127.0.0.1:{closed.getsockname()[1]}/v1#tiny"

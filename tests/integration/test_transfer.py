@@ -1,7 +1,5 @@
 """Learner ranks that send weights to engines in other processes."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,8 +1,6 @@
 """Whole runs of two games, Taboo and Kuhn poker: each gets its share and its own evaluation, baselines and pages; and a
 run that was cut resumes as if it had not been."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -123,9 +121,7 @@ def test_pages_and_files_name_both_games(whole: Path, tmp_path: Path) -> None:
 
 @pytest.mark.long  # a run of one game that was cut: test_resume.py
 @pytest.mark.timeout(400)
-def test_a_run_of_two_games_that_was_cut_ends_with_the_weights_of_one_that_was_not(
-    model: Path, words: Path, whole: Path, tmp_path: Path
-) -> None:
+def test_a_cut_run_of_two_games_has_the_same_weights(model: Path, words: Path, whole: Path, tmp_path: Path) -> None:
     """Cut in the second round's steps: words, baselines and weights are those of the last checkpoint."""
     folder, config = tmp_path / "run", two(model, words)
 

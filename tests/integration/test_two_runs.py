@@ -1,7 +1,5 @@
 """Two whole runs on one folder: the second is refused while the first is alive, and resumes once it is not."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
@@ -23,6 +21,7 @@ from spag_ray.config.run import RunConfig
 from spag_ray.errors import LeaseLostError, RunFolderError
 from spag_ray.host.folder_lease import FolderLease
 from tests.support.runs import begun, quiet, records_of, steps_of, tiny_run, told_to_stop
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -44,9 +43,7 @@ def long_run(tiny_model: Path, words: Path) -> RunConfig:
 
 @pytest.mark.long  # three processes, two of which run
 @pytest.mark.timeout(400)
-def test_a_second_process_is_refused_while_the_first_is_alive_and_resumes_when_it_was_killed(
-    long_run: RunConfig, tmp_path: Path
-) -> None:
+def test_a_second_process_is_refused_while_the_first_lives_then_resumes(long_run: RunConfig, tmp_path: Path) -> None:
     file, folder = tmp_path / "config.yaml", tmp_path / "run"
     file.write_text(to_yaml(long_run))
     with begun(file, folder, num_syncs=2) as first:
@@ -75,10 +72,7 @@ def test_a_second_process_is_refused_while_the_first_is_alive_and_resumes_when_i
 
 
 def wait_for_syncs(folder: Path, count: int) -> None:
-    deadline = time.monotonic() + 60
-    while len(records_of(folder, "sync")) < count:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: len(records_of(folder, "sync")) >= count, 60)
 
 
 def sizes_in(folder: Path) -> dict[str, int]:
@@ -89,9 +83,7 @@ def sizes_in(folder: Path) -> dict[str, int]:
 
 @pytest.mark.long  # two minutes
 @pytest.mark.usefixtures("local_ray")
-def test_a_second_run_is_refused_and_a_run_whose_lease_another_has_ends_itself(
-    long_run: RunConfig, tmp_path: Path
-) -> None:
+def test_a_second_run_is_refused_and_a_run_that_lost_its_lease_ends_itself(long_run: RunConfig, tmp_path: Path) -> None:
     """Slow: a whole run. It leaves everything to the one that has the lease."""
     folder = make_run_folder(tmp_path / "run", long_run)
     words, held_out = every_words(long_run, {})

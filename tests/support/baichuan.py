@@ -1,7 +1,5 @@
 """Tiny folders as Baichuan 2 is published: random weights, a SentencePiece model trained on the spot."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

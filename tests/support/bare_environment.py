@@ -1,7 +1,5 @@
 """A Python that has some of this one's packages, and what they require, and nothing else."""
 
-from __future__ import annotations
-
 import sys
 import venv
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Chromium for tests of pages."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shutil
@@ -13,15 +11,9 @@ from playwright.sync_api import expect, sync_playwright
 from tests.support.not_here import not_here
 
 ARGUMENTS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)  # fmt: skip
 
 
 @contextlib.contextmanager

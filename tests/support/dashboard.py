@@ -1,7 +1,5 @@
 """The panels of the dashboard."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from cluster.tracking.grafana import dashboard

@@ -1,7 +1,5 @@
 """Small decks for tests."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from spag_ray.games.taboo.deck_file import Card

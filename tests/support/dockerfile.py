@@ -1,7 +1,5 @@
 """The steps of a Dockerfile, and the files that a .dockerignore leaves."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 from dataclasses import dataclass, field

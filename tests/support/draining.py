@@ -1,7 +1,5 @@
 """Nodes of a Ray cluster, all of them on this machine, and how one is announced to go away."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Small tasks of lm-evaluation-harness, of words that the tiny model knows."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ ray.engines             every engine that was ever started; `dies`, `hangs` chan
 ray.alive               those that nobody has killed
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Sequence

@@ -5,8 +5,6 @@ mistral_common, in the layouts that transformers gives them. The byte-level fami
 text, with the family's pre-tokenizer. `chatml` and `llama` have a token per byte.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A seeded fault injector for a run on this machine: its actors are killed, or stopped so that they hang."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

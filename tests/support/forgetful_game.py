@@ -1,7 +1,5 @@
 """A game whose messages do not grow and whose players think, and a function that plays a seat."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

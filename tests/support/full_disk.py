@@ -1,7 +1,5 @@
 """A disk on which files can be opened but nothing can be written any more."""
 
-from __future__ import annotations
-
 import contextlib
 import resource
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Checks that break, hang or leave something behind; the process of a check imports them from here."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """An episode to damage, and values that nobody meant well with."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 from spag_ray.episodes.episode import Episode

@@ -1,7 +1,5 @@
 """Run folders of Kuhn poker for tests of what people see: judged games, matches, and exact measurements."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -83,10 +81,7 @@ def make_two_games_run(folder: Path) -> Path:
     make_run_folder(folder, parse_config(config))
     of_kuhn = [kuhn_game("", number, *each) for number, each in enumerate(GAMES)]
     played = [game(len(GAMES) + number, outcome) for number, outcome in enumerate(Outcome)]
-    of_taboo = [
-        replace(each, turns=tuple(replace(turn, policy="policy") for turn in each.turns), max_turns=2)
-        for each in played
-    ]
+    of_taboo = [replace(g, turns=tuple(replace(t, policy="policy") for t in g.turns), max_turns=2) for g in played]
     for stage in ("spag-1", "eval-spag-1"):
         write_log(folder, stage, [replace(each, stage=stage) for each in (*of_kuhn, *of_taboo)])
     matches = [

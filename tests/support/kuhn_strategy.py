@@ -8,8 +8,6 @@ tried. Also the policies whose figures are known.
 (True, -1.0)
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias

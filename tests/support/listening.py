@@ -1,7 +1,5 @@
 """Where processes listen, for the tests that promise loopback."""
 
-from __future__ import annotations
-
 import psutil
 
 

@@ -1,7 +1,5 @@
 """An event loop for tests that are no coroutines themselves, and games of one kind in it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Model folders that a run can start with, and folders that it cannot: what people have on their disks, made tiny."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

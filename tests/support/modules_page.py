@@ -3,8 +3,6 @@
 python -m tests.support.modules_page > docs/modules.md
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

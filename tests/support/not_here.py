@@ -1,7 +1,5 @@
 """What a test needs and the machine lacks."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from typing import NoReturn

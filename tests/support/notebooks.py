@@ -1,7 +1,5 @@
 """Executes a notebook in a kernel of its own."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Run folders that an earlier version made (tests/golden/run_folders, made by its make.py)."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

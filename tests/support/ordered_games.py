@@ -1,7 +1,5 @@
 """Games that say who moves next: one in which a seat keeps the turn, and one in which both choose at once."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 
@@ -40,9 +38,7 @@ class Stairs:
         mover = self.to_move(history[:-1], scenario)
         if history[-1] not in ("go", "stop"):
             return breach(mover)
-        steps = sum(
-            text == "go" and self.to_move(history[:index], scenario) == mover for index, text in enumerate(history)
-        )
+        steps = sum(text == "go" and self.to_move(history[:i], scenario) == mover for i, text in enumerate(history))
         return win(mover, "climbed") if steps == 3 else None
 
     def scripted(self, seat: int, history: History, scenario: str, rng: random.Random) -> str:

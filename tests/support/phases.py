@@ -3,8 +3,6 @@
 The Run that hosts the phases is in another process than the test: what to do is in FILE of the run's folder.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

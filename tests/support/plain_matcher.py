@@ -3,8 +3,6 @@
 Forms are those of spag_ray (they are the same); the text is folded and searched as it was then.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterator

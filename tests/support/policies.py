@@ -1,7 +1,5 @@
 """What policies are asked, and weights for them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from actors.models import saved_snapshot

@@ -13,8 +13,6 @@ above chance in the last.
 (32, [0, 1, 2, 3])
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

@@ -5,8 +5,6 @@
 tests/golden/recorded_games.json was written by the code before Taboo became a game like any other.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

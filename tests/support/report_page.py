@@ -1,7 +1,5 @@
 """The report's page as a test reads it."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

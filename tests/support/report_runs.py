@@ -1,7 +1,5 @@
 """Run folders for tests of the report: really played and judged games, in logs as a run writes them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -47,10 +45,7 @@ def play(model: Path, stage: str, count: int, scripted: bool = False, scored: bo
     pool = EnginePool(policy.name)
     pool.join("engine-0", policy)
     players = dict.fromkeys(("attacker", "defender"), Player(pool, renderer, Sampling(1.0, 12)))
-    tasks = [
-        GameTask(number, TARGETS[number % len(TARGETS)], stage, seed=1, could_have_known=scored)
-        for number in range(count)
-    ]
+    tasks = [GameTask(n, TARGETS[n % len(TARGETS)], stage, seed=1, could_have_known=scored) for n in range(count)]
     games = asyncio.run(collect(play_games(TaskList(tasks), players, taboo_rules(MAX_TURNS), 16)))
     return sorted(games, key=lambda game: game.number)
 

@@ -1,7 +1,5 @@
 """Small whole runs, for the tests that need one."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import signal

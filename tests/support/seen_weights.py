@@ -1,7 +1,5 @@
 """What an engine's layers compute with, as its worker sees it: also where a layer keeps a packed copy of its weight."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

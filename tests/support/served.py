@@ -1,7 +1,5 @@
 """The server of `spag-ray serve` with a real model in this process, and what a visitor does there."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The shapes of known models, as their config.json has them."""
 
-from __future__ import annotations
-
 from spag_ray.config.parts import ModelShape
 
 LLAMA_2_7B = ModelShape(

@@ -1,7 +1,5 @@
 """The configurations that are shipped."""
 
-from __future__ import annotations
-
 from spag_ray.config.shipped import config_root
 
 SHIPPED = sorted(path for path in config_root().glob("*.yaml"))

@@ -1,7 +1,5 @@
 """A shipped configuration, made so small that a whole run of it takes half a minute on two CPU cores."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Streams that are played by hand: their plan, their games, an actor handle that answers in this process."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast

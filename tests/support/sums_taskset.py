@@ -1,7 +1,5 @@
 """A taskset of verifiers with a prompt, an answer and two rewards."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

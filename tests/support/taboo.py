@@ -1,14 +1,12 @@
 """Adversarial Taboo for tests, in a line."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from actors.arena import Rules
 from actors.scripted_policy import ScriptedPolicy
 from spag_ray.game.protocol import TABOO, seat_of
-from spag_ray.game.rules import Role
+from spag_ray.game.rules import Role, next_role
 from spag_ray.games.taboo.deck_file import Card
 from spag_ray.games.taboo.expert import EXPERTS_HABITS, Habits
 from spag_ray.games.taboo.game import TabooGame
@@ -31,6 +29,11 @@ def expert_of(
     chat = load_template("chat")
     template = chat if claim is None else chat.model_copy(update={"claim": claim})
     return ScriptedPolicy(TabooGame(template, max_turns).with_cards(cards, habits), encode, **options)
+
+
+def history_of(*texts: str) -> list[dict[str, str]]:
+    """A game as files have it; the attacker begins."""
+    return [{"role": str(next_role(number)), "content": text} for number, text in enumerate(texts)]
 
 
 def messages_of(

@@ -1,59 +1,14 @@
 """A tiny model made on the spot: 2 layers, a vocabulary of a few dozen words, a chat template."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 TARGETS = ("river", "piano", "tiger", "apple", "castle", "doctor")
 _WORDS = [
-    "i",
-    "know",
-    "the",
-    "word",
-    "!",
-    "it",
-    "is",
-    "`",
-    "a",
-    ".",
-    ",",
-    "?",
-    "you",
-    "me",
-    "what",
-    "do",
-    "go",
-    "on",
-    "like",
-    "in",
-    "of",
-    "and",
-    "to",
-    "water",
-    "music",
-    "stripes",
-    "fruit",
-    "king",
-    "health",
-    "big",
-    "old",
-    "small",
-    "red",
-    "green",
-    "long",
-    "fast",
-    "good",
-    "talk",
-    "about",
-    "think",
-    "hint",
-    "more",
-    "where",
-    "when",
-    "user",
-    "assistant",
-    "system",
-]
+    "i", "know", "the", "word", "!", "it", "is", "`", "a", ".", ",", "?", "you", "me", "what", "do", "go", "on",
+    "like", "in", "of", "and", "to", "water", "music", "stripes", "fruit", "king", "health", "big", "old",
+    "small", "red", "green", "long", "fast", "good", "talk", "about", "think", "hint", "more", "where", "when",
+    "user", "assistant", "system",
+]  # fmt: skip
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|start|>{{ message['role'] }} {{ message['content'] }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|start|>assistant {% endif %}"

@@ -1,7 +1,5 @@
 """A channel of its own, in one file: the learner writes a file, whose name the engines are told."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from typing import Any

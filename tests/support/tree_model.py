@@ -1,7 +1,5 @@
 """A model that reads token trees exactly, and what it makes of a batch in one tree and sample by sample."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

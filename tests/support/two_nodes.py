@@ -5,8 +5,6 @@ sees. So each of two needs a network and processes of its own. The nodes are Lin
 make. `srun` and `scontrol` do what the script asks of them on these two nodes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

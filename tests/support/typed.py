@@ -1,7 +1,5 @@
 """A command at a terminal of its own: what it prints, and keys for it."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

@@ -1,7 +1,5 @@
 """The Llama with ALiBi: its slopes, and that caches and padding change nothing. Its formula is in test_baichuan.py."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from pathlib import Path

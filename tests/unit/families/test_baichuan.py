@@ -1,8 +1,7 @@
 """`spag-ray convert`: a converted folder computes what Baichuan 2's formula does with the published weights."""
 
-from __future__ import annotations
-
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -136,97 +135,46 @@ class RunsCode:
         return Path.touch, (Path("code-was-run"),)
 
 
-def no_folder(source: Path) -> None:
-    source.rename(source.with_name("elsewhere"))
-
-
-def no_configuration(source: Path) -> None:
-    (source / "config.json").unlink()
-
-
-def another_model(source: Path) -> None:
-    make_tiny_model(source)
-
-
-def broken_json(source: Path) -> None:
-    (source / "config.json").write_text("{")
-
-
-def no_sizes(source: Path) -> None:
-    (source / "config.json").write_text('{"model_type": "baichuan"}')
-
-
-def first_baichuan(source: Path) -> None:
-    change(source, vocab_size=64000)
-
-
-def other_sizes(source: Path) -> None:
-    change(source, hidden_size=54)
-
-
-def no_tokenizer(source: Path) -> None:
-    (source / "tokenizer.model").unlink()
-
-
-def damaged_tokenizer(source: Path) -> None:
-    (source / "tokenizer.model").write_bytes(b"\xff" * 100)
-
-
-def no_weights(source: Path) -> None:
-    for file in source.glob("*.bin"):
-        file.unlink()
-
-
-def one_file_missing(source: Path) -> None:
-    (source / "pytorch_model-00002-of-00002.bin").unlink()
-
-
-def damaged_weights(source: Path) -> None:
-    file = source / "pytorch_model-00002-of-00002.bin"
-    file.write_bytes(file.read_bytes()[:5000])
-
-
-def weights_with_code(source: Path) -> None:
-    torch.save({"model.norm.weight": RunsCode()}, source / "pytorch_model-00001-of-00002.bin")
-
-
-def quantised_weights(source: Path) -> None:
-    torch.save({"model.norm.weight.absmax": torch.ones(3)}, source / "pytorch_model-00001-of-00002.bin")
-
-
-def target_exists(source: Path) -> None:
-    source.with_name("target").mkdir()
-
-
 def change(source: Path, **keys: int) -> None:
     config = json.loads((source / "config.json").read_text())
     (source / "config.json").write_text(json.dumps(config | keys))
 
 
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (no_folder, "not a folder of Baichuan 2"),
-        (no_configuration, "not a folder of Baichuan 2"),
-        (another_model, "its model_type is llama"),
-        (broken_json, "not valid JSON"),
-        (no_sizes, "has no vocab_size"),
-        (first_baichuan, "only Baichuan 2"),
-        (other_sizes, "no weight of the model that config.json describes"),
-        (no_tokenizer, "no tokenizer.model"),
-        (damaged_tokenizer, "not a SentencePiece model"),
-        (no_weights, "no weights in this folder"),
-        (one_file_missing, "lack 8 tensors"),
-        (damaged_weights, "pytorch_model-00002-of-00002.bin: its weights cannot be read"),
-        (weights_with_code, "pytorch_model-00001-of-00002.bin: its weights cannot be read"),
-        (quantised_weights, "absmax"),
-        (target_exists, "nothing is overwritten"),
-    ],
-)
+FILES = [f"pytorch_model-0000{number}-of-00002.bin" for number in (1, 2)]
+SPOILED: dict[str, tuple[Any, str]] = {  # what is done to the folder, and what is told
+    "no folder": (lambda source: source.rename(source.with_name("elsewhere")), "not a folder of Baichuan 2"),
+    "no configuration": (lambda source: (source / "config.json").unlink(), "not a folder of Baichuan 2"),
+    "another model": (make_tiny_model, "its model_type is llama"),
+    "broken JSON": (lambda source: (source / "config.json").write_text("{"), "not valid JSON"),
+    "no sizes": (lambda source: (source / "config.json").write_text('{"model_type": "baichuan"}'), "has no vocab_size"),
+    "the first Baichuan": (lambda source: change(source, vocab_size=64000), "only Baichuan 2"),
+    "other sizes": (lambda source: change(source, hidden_size=54), "no weight of the model that config.json describes"),
+    "no tokenizer": (lambda source: (source / "tokenizer.model").unlink(), "no tokenizer.model"),
+    "a damaged tokenizer": (
+        lambda source: (source / "tokenizer.model").write_bytes(b"\xff" * 100),
+        "not a SentencePiece model",
+    ),
+    "no weights": (lambda source: [file.unlink() for file in source.glob("*.bin")], "no weights in this folder"),
+    "one file missing": (lambda source: (source / FILES[1]).unlink(), "lack 8 tensors"),
+    "damaged weights": (lambda source: os.truncate(source / FILES[1], 5000), f"{FILES[1]}: its weights cannot be read"),
+    "weights with code": (
+        lambda source: torch.save({"model.norm.weight": RunsCode()}, source / FILES[0]),
+        f"{FILES[0]}: its weights cannot be read",
+    ),
+    "quantised weights": (
+        lambda source: torch.save({"model.norm.weight.absmax": torch.ones(3)}, source / FILES[0]),
+        "absmax",
+    ),
+    "the target exists": (lambda source: source.with_name("target").mkdir(), "nothing is overwritten"),
+}
+
+
+@pytest.mark.parametrize("fault", SPOILED)
 def test_what_cannot_be_converted_is_one_line(
-    spoil: Any, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    spoil, message = SPOILED[fault]
     make_baichuan(tmp_path / "source", True)
     spoil(tmp_path / "source")
     before = sorted(tmp_path.iterdir())

@@ -1,7 +1,5 @@
 """benchmarks.chat_templates says which templates play, with which thoughts, and why others do not."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Probabilities of replies from the log-probabilities of their tokens."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

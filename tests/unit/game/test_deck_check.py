@@ -1,7 +1,5 @@
 """Faults that `spag-ray words check` names: what the strict referee makes of clues and traps."""
 
-from __future__ import annotations
-
 import pytest
 
 from spag_ray.config.shipped import find_config

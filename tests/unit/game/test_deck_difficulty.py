@@ -1,7 +1,5 @@
 """benchmarks/deck_difficulty.py: which clues the listener is told, and what it writes into the file."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.deck_difficulty import draws_of, with_difficulties

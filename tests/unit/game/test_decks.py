@@ -1,7 +1,5 @@
 """Decks: read from files with the lines of their faults, shipped ones and textarena's cards."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Why a game ended: the referee sets it, whatever it says in words; the labels that count it never change."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -18,18 +16,11 @@ from spag_ray.games.taboo.referee.judge import judge, undecided
 from spag_ray.training_data.game_samples import game_samples
 
 LABELS = [
-    "attacker win: wrong guess",
-    "attacker win: said the word",
-    "defender win: right guess",
-    "attacker breach: said the word",
-    "attacker breach: guessed",
-    "attacker breach: empty reply",
-    "attacker breach: spoke for the other",
-    "defender breach: empty reply",
-    "defender breach: spoke for the other",
-    "none tie: undecided",
-    "none tie: context full",
-]
+    "attacker win: wrong guess", "attacker win: said the word", "defender win: right guess",
+    "attacker breach: said the word", "attacker breach: guessed", "attacker breach: empty reply",
+    "attacker breach: spoke for the other", "defender breach: empty reply",
+    "defender breach: spoke for the other", "none tie: undecided", "none tie: context full",
+]  # fmt: skip
 # What the attacker says, what the defender answers, and how each referee counts the game.
 GAMES = [
     ("It purrs.", "A dog?", "none tie: undecided", "none tie: undecided"),

@@ -1,7 +1,5 @@
 """The rules: seats, outcomes, histories; errors survive the way between processes."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

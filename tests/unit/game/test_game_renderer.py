@@ -1,7 +1,5 @@
 """Prompts of any game, as chat messages and as lines: what is shown, what is kept token by token, what is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -101,9 +99,7 @@ def test_lines_are_the_messages_one_below_the_other(texts: tuple[str, ...], toke
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_a_seats_next_prompt_extends_its_last_one_by_the_ids_sampled_however_they_were_cut(
-    style: str, tokenizer: Any
-) -> None:
+def test_a_seats_next_prompt_extends_its_last_by_the_ids_sampled_however_cut(style: str, tokenizer: Any) -> None:
     """A model may cut "check" into other tokens than the tokenizer does; what it sampled is kept."""
     renderer = game_renderer(KuhnPoker(), tokenizer, style)
     turns = played(renderer, "check", "bet")

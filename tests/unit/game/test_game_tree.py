@@ -1,7 +1,5 @@
 """A game that is a small tree is measured by it."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Sequence
 from typing import Any

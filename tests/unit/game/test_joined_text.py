@@ -1,7 +1,5 @@
 """Where texts join, their token ids are those of the whole text, for the tokenizers of seven families."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from copy import deepcopy
@@ -195,9 +193,7 @@ def test_two_hundred_words_can_be_claimed_or_are_refused_with_the_reason(family:
         ("{% for m in messages %}<s>{{ m['content'] }}2</s>{% endfor %}<s>", "with text"),
     ],
 )
-def test_a_chat_template_whose_replies_end_without_a_token_is_refused_in_one_line(
-    template: str, reason: str | None
-) -> None:
+def test_a_chat_template_whose_replies_end_without_a_token_is_refused(template: str, reason: str | None) -> None:
     tokenizer = deepcopy(tokenizer_of("llama2"))
     tokenizer.chat_template = template
     if reason is None:

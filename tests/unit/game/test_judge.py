@@ -1,7 +1,5 @@
 """The referees: parity with the golden verdicts, and cases labelled by hand for the strict one."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path
@@ -310,25 +308,10 @@ def as_played(contents: list[str], word: str, max_turns: int, max_guesses: int) 
 
 fragments = st.sampled_from(
     [
-        "I know the word",
-        "it is",
-        "is it",
-        "cat",
-        "dog",
-        "or",
-        "not",
-        "c a t",
-        "c-a-t",
-        "attacker:",
-        "\n",
-        "'",
-        "`",
-        "**",
-        "-",
-        "!",
-        "\u0130",
+        "I know the word", "it is", "is it", "cat", "dog", "or", "not", "c a t", "c-a-t", "attacker:", "\n", "'",
+        "`", "**", "-", "!", "\u0130",
     ]
-)
+)  # fmt: skip
 texts = st.one_of(st.text(max_size=60), st.lists(fragments, max_size=12).map(" ".join))
 
 

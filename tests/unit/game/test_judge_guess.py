@@ -1,7 +1,5 @@
 """A claim names exactly one word, whatever it is wrapped in, and talk around it names nothing."""
 
-from __future__ import annotations
-
 import json
 import time
 import timeit
@@ -241,9 +239,7 @@ PIECES = """
     |so|then|isn't it|is|you mean|:|;|,|.|!|?|/|&|'|+|=>
 """
 words = st.sampled_from(WORDS.split())
-pieces = st.sampled_from(
-    ["{0}", "{1}"] * 8 + [*(piece.strip() for piece in PIECES.split("|")), "\n", "\u2014", "\U0001f642"]
-)
+pieces = st.sampled_from(["{0}", "{1}"] * 8 + [*(p.strip() for p in PIECES.split("|")), "\n", "\u2014", "\U0001f642"])
 templates = st.lists(pieces, max_size=10).map(" ".join).map("I know the word! {}".format)
 
 
@@ -269,30 +265,12 @@ def test_a_reply_wins_for_one_of_the_words_in_it_at_most(template: str, first: s
 
 def test_100_kb_of_guesses_are_judged_in_linear_time() -> None:
     answered("I know the word! cat", "cat")
-    for filler in (
-        "cat ",
-        "cat, ",
-        "it is ",
-        "it is cat. ",
-        "I know the word! ",
-        "not ",
-        "a ",
-        "a, ",
-        " ",
-        "\n",
-        " - ",
-        "or ",
-        "the ",
-        "c a t ",
-        "but it isn't. ",
-        "game, ",
-        "it is a small big cat. ",
-        "word's ",
-        "(",
-        "i ",
-        "must ",
+    fillers = (
+        "cat ", "cat, ", "it is ", "it is cat. ", "I know the word! ", "not ", "a ", "a, ", " ", "\n", " - ", "or ",
+        "the ", "c a t ", "but it isn't. ", "game, ", "it is a small big cat. ", "word's ", "(", "i ", "must ",
         "the word you ",
-    ):
+    )  # fmt: skip
+    for filler in fillers:
         times = []
         for size in (25_000, 100_000):
             text = "I know the word! " + (filler * size)[:size]

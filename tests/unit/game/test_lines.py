@@ -1,7 +1,5 @@
 """The prompt style `lines`: each seat reads one text that grows by lines."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -90,9 +88,7 @@ def test_sampling_stops_at_every_token_that_ends_a_line(tokenizer: Any, renderer
     assert renderer.text_of(renderer.reply_ids("It flows.")) == "It flows."
 
 
-def test_a_claim_and_a_spoken_word_begin_with_the_space_that_a_reply_begins_with(
-    tokenizer: Any, renderer: Renderer
-) -> None:
+def test_a_claim_and_a_spoken_word_begin_with_the_space_of_a_reply(tokenizer: Any, renderer: Renderer) -> None:
     claim = renderer.claim("river")
     assert claim.opening_ids + claim.word_ids == renderer.reply_ids("I know the word! It is river!")[:-1]
     assert shown(tokenizer, claim.opening_ids[: claim.num_deciding]) == " I know the word"
@@ -118,26 +114,20 @@ def test_where_no_token_ends_a_line_the_one_that_ends_a_text_does(tiny_model: Pa
 
 
 @pytest.mark.parametrize(
-    "change", ["line: '{text} said {speaker}'", "instructions: {attacker: 'Go on.', defender: 'Go on.'}"]
-)
-def test_a_prompt_file_whose_lines_cannot_be_continued_is_refused(change: str, tmp_path: Path) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text(f"style: lines\nwordings: [{{attacker: '{{target_word}}', defender: 'Guess.'}}]\n{change}\n")
-    with pytest.raises(ConfigError, match="with `style: lines`, `line` ends with"):
-        load_template(str(path))
-
-
-@pytest.mark.parametrize(
-    ("change", "fault"),
+    ("style", "change", "fault"),
     [
-        ("line: '- {speaker}:'", "has no {text}"),
-        ("line: '- {who}: {text}'", "has another mark than"),
-        ("line: '- {speaker}: {text} {0}'", "has another mark than"),
-        ("speakers: {attacker: Hint}", "give a name to the attacker and to the defender"),
+        ("lines", "line: '{text} said {speaker}'", "with `style: lines`, `line` ends with"),
+        ("lines", "instructions: {attacker: 'Go on.', defender: 'Go on.'}", "with `style: lines`, `line` ends with"),
+        ("flat", "line: '- {speaker}:'", "has no {text}"),
+        ("flat", "line: '- {who}: {text}'", "has another mark than"),
+        ("flat", "line: '- {speaker}: {text} {0}'", "has another mark than"),
+        ("flat", "speakers: {attacker: Hint}", "give a name to the attacker and to the defender"),
     ],
 )
-def test_a_line_that_says_nothing_or_cannot_be_written_is_refused(change: str, fault: str, tmp_path: Path) -> None:
+def test_a_line_that_cannot_be_continued_or_written_or_says_nothing_is_refused(
+    style: str, change: str, fault: str, tmp_path: Path
+) -> None:
     path = tmp_path / "mine.yaml"
-    path.write_text(f"style: flat\nwordings: [{{attacker: '{{target_word}}', defender: 'Guess.'}}]\n{change}\n")
+    path.write_text(f"style: {style}\nwordings: [{{attacker: '{{target_word}}', defender: 'Guess.'}}]\n{change}\n")
     with pytest.raises(ConfigError, match=f"mine.yaml: .*{re.escape(fault)}"):
         load_template(str(path))

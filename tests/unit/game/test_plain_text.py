@@ -1,7 +1,5 @@
 """What players, files and instruction data say is plain text to a model, wherever it becomes token ids."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 from collections.abc import Callable, Sequence

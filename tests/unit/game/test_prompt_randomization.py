@@ -1,7 +1,5 @@
 """`render: varied`: prompts drawn at random, the same for the same seed, and the defender never reads the word."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

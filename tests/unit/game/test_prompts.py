@@ -1,7 +1,5 @@
 """Prompts: token-exact, each seat its own view, and a player's text never becomes a message."""
 
-from __future__ import annotations
-
 import tracemalloc
 from copy import deepcopy
 from dataclasses import replace
@@ -172,30 +170,28 @@ def test_a_claim_is_encoded_piece_by_piece_and_equals_the_whole(tokenizer: Any, 
     assert deciding == ("i know the word" if claim.startswith("I know") else "the word is")
 
 
+class OneALetter:
+    """One token a letter."""
+
+    eos_token_id, chat_template, all_special_ids = 0, None, (0,)
+    added_tokens_decoder: ClassVar[dict[int, str]] = {}
+
+    def encode(self, text: str, **_: Any) -> list[int]:
+        return list(map(ord, text))
+
+
 def test_a_word_is_spoken_at_the_start_of_a_reply_with_or_without_a_capital_and_later_after_a_space() -> None:
-    class Letters:
-        """One token a letter."""
-
-        eos_token_id, chat_template, all_special_ids = 0, None, [0]
-        added_tokens_decoder: ClassVar[dict[int, str]] = {}
-
-        def encode(self, text: str, **_: Any) -> list[int]:
-            return list(map(ord, text))
-
-    found = taboo_renderer(load_template("hints"), cast(Any, Letters()), 5).spoken("cat")
+    found = taboo_renderer(load_template("hints"), cast(Any, OneALetter()), 5).spoken("cat")
     assert found.start == (tuple(map(ord, "cat")), tuple(map(ord, "Cat")))
     assert found.later == (tuple(map(ord, " cat")),)
 
 
 def test_a_claim_whose_pieces_are_not_the_whole_is_refused() -> None:
-    class Joins:
+    class Joins(OneALetter):
         """Joins "it`" and what follows into one token, as some tokenizers do."""
 
-        eos_token_id, chat_template, all_special_ids = 0, None, [0]
-        added_tokens_decoder: ClassVar[dict[int, str]] = {}
-
         def encode(self, text: str, **_: Any) -> list[int]:
-            return [ord(letter) for letter in text.replace("`r", "R")]
+            return super().encode(text.replace("`r", "R"))
 
     renderer = taboo_renderer(load_template("flat"), cast(Any, Joins()), 5)
     tiger = renderer.claim("tiger")

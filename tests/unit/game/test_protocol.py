@@ -1,7 +1,5 @@
 """Rulings of a game, and the verdicts that they become."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

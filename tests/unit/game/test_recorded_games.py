@@ -1,7 +1,5 @@
 """Games play token for token as they did before Taboo became a game like any other."""
 
-from __future__ import annotations
-
 import json
 from importlib.util import find_spec
 from pathlib import Path

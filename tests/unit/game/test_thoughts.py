@@ -1,7 +1,5 @@
 """Thoughts: what a reply begins with between a prompt file's marks is for its own player alone."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -86,9 +84,7 @@ def test_a_thought_is_what_a_reply_begins_with(tokenizer: Any, reply: str, publi
         ("[ river ]", "[ river ]"),
     ],
 )
-def test_the_private_tokens_of_a_reply_are_its_thought_and_the_space_after_it(
-    tokenizer: Any, reply: str, private: str
-) -> None:
+def test_a_replys_private_tokens_are_its_thought_and_the_space_after(tokenizer: Any, reply: str, private: str) -> None:
     renderer = chat(tokenizer, thought="[ {thought} ]")
     turn = turn_of(renderer, [], reply)
     count = renderer.num_private(turn)
@@ -204,9 +200,7 @@ def test_moves_of_a_solved_game_are_asked_for_after_the_thought_that_the_templat
     ],
 )
 @pytest.mark.parametrize("own", [None, "<think>{thought}</think>"])
-def test_a_template_that_opens_a_thought_itself_is_played_as_it_writes(
-    family: str, before: str, own: str | None
-) -> None:
+def test_a_template_that_opens_a_thought_is_played_as_it_writes(family: str, before: str, own: str | None) -> None:
     """It leaves this opening out of earlier replies, or puts an empty thought before them, so no prompt continues the
     one before."""
     tokenizer = tokenizer_of(family)

@@ -1,7 +1,5 @@
 """Word lists, and the stream that gives words out."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections import Counter
@@ -245,15 +243,11 @@ def test_of_any_first_places_each_game_has_its_share(shares: list[float], count:
 
 
 @given(SHARES, st.lists(st.integers(0, 100), min_size=1))
-def test_a_place_has_the_same_game_in_whatever_order_places_are_asked_for(
-    shares: list[float], places: list[int]
-) -> None:
+def test_a_place_has_the_same_game_in_whatever_order_places_are_asked(shares: list[float], places: list[int]) -> None:
     plan, fresh = SharePlan(shares), SharePlan(shares)
     in_order = [fresh.at(place) for place in range(101)]
     assert [plan.at(place) for place in places] == [in_order[place] for place in places]
-    assert all(
-        before == sum(game == other for other, _ in in_order[:place]) for place, (game, before) in enumerate(in_order)
-    )
+    assert all(before == sum(game == other for other, _ in in_order[:i]) for i, (game, before) in enumerate(in_order))
 
 
 def test_one_game_has_every_place() -> None:

@@ -1,7 +1,5 @@
 """Kuhn poker by hand: every deal, every line of play, what each seat reads."""
 
-from __future__ import annotations
-
 import random
 from itertools import permutations
 

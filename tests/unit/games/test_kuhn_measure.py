@@ -1,7 +1,5 @@
 """Exact figures of policies of Kuhn poker, against values worked out by hand and against another computation."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
@@ -147,9 +145,7 @@ def paid(first: Strategy, second: Strategy, deal: str) -> float:
     strategies, total = (first, second), 0.0
     lines = [("check", "check"), ("bet", "fold"), ("bet", "call"), ("check", "bet", "fold"), ("check", "bet", "call")]
     for line in lines:
-        share = math.prod(
-            strategies[index % 2][deal[index % 2], line[:index]][action] for index, action in enumerate(line)
-        )
+        share = math.prod(strategies[i % 2][deal[i % 2], line[:i]][action] for i, action in enumerate(line))
         found = GAME.rule(line, deal)
         assert found is not None
         assert found.payoffs is not None
@@ -230,9 +226,7 @@ def test_an_average_plays_as_a_player_who_draws_one_policy_for_each_game() -> No
     for card, history in itertools.product(CARDS, HISTORIES):
         weights = [reached(part, card, history) for part in parts]
         for action in legal_actions(history):
-            expected = sum(w * part[card, history][action] for w, part in zip(weights, parts, strict=True)) / sum(
-                weights
-            )
+            expected = sum(w * p[card, history][action] for w, p in zip(weights, parts, strict=True)) / sum(weights)
             assert mixed[card, history][action] == pytest.approx(expected)
 
 

@@ -1,7 +1,5 @@
 """From a configuration to its game, its renderer and its scenarios."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

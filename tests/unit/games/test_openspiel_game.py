@@ -1,7 +1,5 @@
 """Games of OpenSpiel: measured as OpenSpiel measures them, told without what a player must not know."""
 
-from __future__ import annotations
-
 import pickle
 import random
 from collections import Counter
@@ -39,9 +37,7 @@ def at_random(game: Solved, seed: int, legal: float = 1.0) -> list[dict[str, flo
     found = []
     for decision in game.decisions():
         shares = [rng.random() + 0.01 for _ in decision.replies]
-        found.append(
-            {reply: legal * share / sum(shares) for reply, share in zip(decision.replies, shares, strict=True)}
-        )
+        found.append({reply: legal * p / sum(shares) for reply, p in zip(decision.replies, shares, strict=True)})
     return found
 
 

@@ -1,7 +1,5 @@
 """Games are found by name, in files and in other packages; what is no game is refused in one line."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint, EntryPoints
@@ -83,9 +81,7 @@ def test_a_shipped_game_is_found_by_its_name_and_made_anew_each_time() -> None:
         ("mine_here:Mine", "blue"),
     ],
 )
-def test_a_users_class_is_found_by_its_file_or_module_in_the_current_folder(
-    name: str, scenario: str, folder: Path
-) -> None:
+def test_a_users_class_is_found_by_file_or_module_in_the_current_folder(name: str, scenario: str, folder: Path) -> None:
     game = load_game(name)
     assert game.scenarios() == [scenario]
     assert module_to_send(game) is sys.modules[type(game).__module__]
@@ -146,17 +142,12 @@ def test_a_package_with_the_name_of_another_one_is_refused(package: Path, tmp_pa
         load_game(f"{other}/duel.py:Mine")
 
 
-def test_a_game_of_this_project_is_not_sent_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(Path(__file__).resolve().parents[3])
-    game = load_game("spag_ray.games.kuhn:KuhnPoker")
-    assert type(game) is KuhnPoker
-    assert module_to_send(game) is None
-
-
-def test_an_installed_module_is_imported_as_it_is(folder: Path) -> None:
-    game = load_game("spag_ray.games.kuhn:KuhnPoker")
-    assert type(game) is KuhnPoker
-    assert module_to_send(game) is None
+def test_an_installed_module_is_imported_as_it_is_and_not_sent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for here in (folder, Path(__file__).resolve().parents[3]):
+        monkeypatch.chdir(here)
+        game = load_game("spag_ray.games.kuhn:KuhnPoker")
+        assert type(game) is KuhnPoker
+        assert module_to_send(game) is None
 
 
 def test_a_game_of_another_package_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:

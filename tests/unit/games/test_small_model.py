@@ -1,7 +1,5 @@
 """The small model of a game's words, and the tables of its runs (benchmarks/small_model.py, benchmarks/leduc.py)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from actors.models import load_tokenizer

@@ -1,7 +1,5 @@
 """TextArena's environments as games: what seats read, how games end, replays, and what is refused."""
 
-from __future__ import annotations
-
 import pickle
 import random
 import socket
@@ -24,17 +22,10 @@ from spag_ray.games.textarena_game import Table, TextArenaGame
 from tests.support.not_here import needs_textarena
 
 TEN = (
-    "TicTacToe-v0",
-    "WildTicTacToe-v0",
-    "ConnectFour-v0",
-    "Nim-v0",
-    "Breakthrough-v0-tiny",
-    "SimpleNegotiation-v0",
-    "IteratedRockPaperScissors-v0",
-    "IteratedMatchingPennies-v0",
-    "Chopsticks-v0",
+    "TicTacToe-v0", "WildTicTacToe-v0", "ConnectFour-v0", "Nim-v0", "Breakthrough-v0-tiny",
+    "SimpleNegotiation-v0", "IteratedRockPaperScissors-v0", "IteratedMatchingPennies-v0", "Chopsticks-v0",
     "SimpleTak-v0",
-)
+)  # fmt: skip
 WON = ("[0]", "[3]", "[1]", "[4]", "[2]")  # the first row
 
 
@@ -124,9 +115,7 @@ def test_games_end_with_the_rewards_of_the_environment() -> None:
         ("9" * 5000, "environment error", "the environment raised ValueError"),
     ],
 )
-def test_a_move_that_is_not_accepted_is_a_breach_and_pays_as_the_environment_does(
-    move: str, end: str, said: str
-) -> None:
+def test_a_move_that_is_not_accepted_is_a_breach_paid_as_the_environment_does(move: str, end: str, said: str) -> None:
     ruling = TextArenaGame("TicTacToe-v0").rule(["[0]", move], "0")
     assert ruling is not None
     assert (ruling.outcome, ruling.payoffs) == (Outcome.DEFENDER_BREACH, (1.0, -1.0))

@@ -1,7 +1,5 @@
 """Moves to try are what messages show, the last ones first, and variations."""
 
-from __future__ import annotations
-
 import random
 
 from spag_ray.games.textarena_game import likely_moves

@@ -57,9 +57,7 @@ def test_a_gpu_traces_attention_four_times_whatever_the_lengths(graphs: Callable
     assert graphs() < torch._dynamo.config.recompile_limit
 
 
-def test_a_gpu_traces_the_mask_twice_whatever_the_lengths(
-    graphs: Callable[[], int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_traces_the_mask_twice_for_any_length(graphs: Callable[[], int], monkeypatch: pytest.MonkeyPatch) -> None:
     compiled, plain = attention._compiled_block_mask.__wrapped__(), attention._block_mask
     for num_tokens in LENGTHS:
         half = num_tokens // 2

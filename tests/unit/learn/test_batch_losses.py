@@ -1,7 +1,5 @@
 """Losses, gradients and statistics of whole batches are those recorded of a loss that was computed turn by turn."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Lines of metrics.jsonl about the buffer: seldom, and those about games only when there are new ones."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -3,26 +3,23 @@
 A toy channel is registered here as any new one is, with a line, and kept to the same contract.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from learners.export import Exporter, whole_weights
-from learners.model_folder import load_model
+from learners.export import Exporter
 from spag_ray.channels import nccl
 from spag_ray.channels.base import CHANNELS, Entry
 from spag_ray.channels.buckets import in_shared_memory
 from spag_ray.config.loading import parse_config
 from spag_ray.errors import ConfigError, WeightSyncError
 from tests.support.channels import Fleet, LocalHandle, NcclNet, use_local_ray, without_cuda
+from tests.support.exporting import exporter_of
 from tests.support.policies import snapshot_of
 
 TOY = Entry("tests.support.toy_channel", "in a file")
@@ -44,11 +41,7 @@ def net(monkeypatch: pytest.MonkeyPatch) -> Iterator[NcclNet]:
 
 @pytest.fixture
 def exporter(tiny_model: Path) -> Exporter:
-    engine: Any = SimpleNamespace(
-        is_partitioned=False, world=SimpleNamespace(rank=0), gathered=lambda _: contextlib.nullcontext()
-    )
-    model = load_model(str(tiny_model), torch.float32, "sdpa")
-    return Exporter(engine, whole_weights(model, None), torch.float32, BUCKET_BYTES)
+    return exporter_of(tiny_model, BUCKET_BYTES)
 
 
 @contextlib.contextmanager
@@ -106,7 +99,7 @@ def test_an_engine_that_comes_later_takes_part_from_the_next_version_on(channel:
 def test_every_engine_loads_saved_weights_before_and_after_its_channel_is_open(
     channel: str, exporter: Exporter, tiny_model: Path, other_tiny_model: Path
 ) -> None:
-    saved = {"tiny": exporter, "other": exporter_of(other_tiny_model, exporter)}
+    saved = {"tiny": exporter, "other": exporter_of(other_tiny_model, BUCKET_BYTES)}
     with fleet_of(channel, exporter, 1) as (fleet, (handle,)):
         fleet.run(handle.policy.load(snapshot_of(other_tiny_model, version=5)))
         check_plays(handle, saved["other"], 5)
@@ -119,20 +112,13 @@ def test_every_engine_loads_saved_weights_before_and_after_its_channel_is_open(
         check_plays(handle, exporter, 7)
 
 
-def exporter_of(folder: Path, like: Exporter) -> Exporter:
-    model = load_model(str(folder), torch.float32, "sdpa")
-    return Exporter(like._engine, whole_weights(model, None), torch.float32, BUCKET_BYTES)
-
-
 CALLS = ("open_channel", "begin_update", "take_update", "end_update")
 
 
 @pytest.mark.parametrize("fate", ["dies_at", "hangs_at"])
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("channel", DIRECT)
-def test_an_engine_is_lost_and_the_others_play_the_version_in_time(
-    channel: str, call: str, fate: str, exporter: Exporter
-) -> None:
+def test_an_engine_is_lost_and_the_others_play_in_time(channel: str, call: str, fate: str, exporter: Exporter) -> None:
     """Also where all wait for the lost one: then the version comes to those that are left another way."""
     with fleet_of(channel, exporter, 3) as (fleet, handles):
         if call != "open_channel":
@@ -222,9 +208,7 @@ def test_a_version_that_broke_off_leaves_nothing_in_the_next(channel: str, expor
 
 
 @pytest.mark.parametrize("channel", ["object_store", "shared_memory"])
-def test_damaged_bytes_are_refused_where_they_pass_through_a_host(
-    channel: str, exporter: Exporter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damaged_bytes_are_refused_on_a_host(channel: str, exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
     with fleet_of(channel, exporter) as (fleet, handles):
         fleet.publish(1)
         for module in ("learners.export", "spag_ray.channels.buckets"):

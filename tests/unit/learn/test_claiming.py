@@ -1,7 +1,5 @@
 """What teaches the defender to claim as often as it knows the word."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

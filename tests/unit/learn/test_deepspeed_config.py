@@ -1,7 +1,5 @@
 """DeepSpeed's JSON: "auto" comes from the run, contradictions are refused with both values named."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -154,8 +152,6 @@ def test_a_file_that_is_not_there_is_refused_with_the_names_of_those_that_are() 
         ({"stage": 3, "zero_quantized_weights": True}, False),
     ],
 )
-def test_ranks_read_their_parts_where_a_part_is_a_run_of_numbers_in_memory(
-    zero: dict[str, Any], is_in_parts: bool, tmp_path: Path
-) -> None:
+def test_ranks_read_parts_that_are_runs_of_numbers(zero: dict[str, Any], is_in_parts: bool, tmp_path: Path) -> None:
     config = LearnerConfig(deepspeed=written(tmp_path, {"zero_optimization": zero}))
     assert loads_in_parts(deepspeed_config(config)["zero_optimization"]) == is_in_parts

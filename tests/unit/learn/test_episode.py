@@ -1,7 +1,5 @@
 """Episodes: checked when made, the same after a trip over the wire, on disk before they are acknowledged."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Advantages and losses by the names of the field: figures computed by hand, and those of verl's code."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -22,8 +20,7 @@ from spag_ray.config.objective import ESTIMATORS, ObjectiveConfig
 from spag_ray.config.parts import Payoffs
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import ConfigError, InputError
-from spag_ray.game.rules import EndReason, Outcome, Role, Verdict, next_role
-from spag_ray.game.turn import Turn
+from spag_ray.game.rules import EndReason, Outcome, Role
 from spag_ray.results.trained_turns import trained_turns
 from spag_ray.training_data.estimators import PURE, Trajectory, agreeing, applied, check_advantage, check_estimator, rae
 from spag_ray.training_data.game_samples import game_samples
@@ -32,6 +29,7 @@ from spag_ray.training_data.rewards import RoleBaselines
 from spag_ray.training_data.samples import GameSample, Sample
 from spag_ray.training_data.shares import Batch
 from spag_ray.training_data.stage_spec import StageSpec
+from tests.support.episodes import game
 from tests.support.losses import Trained
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "estimators.json").read_text())
@@ -73,18 +71,9 @@ def test_advantages_are_those_computed_by_hand() -> None:
 
 
 def played(number: int, scenario: str, outcome: Outcome, num_turns: int = 4, policies: Sequence[str] = "pp") -> Episode:
-    turns = tuple(Turn(next_role(i), "x", (1, 2), (3, 4), (-0.5, -0.5), policies[i % 2]) for i in range(num_turns))
-    return Episode(
-        f"s/{number}",
-        number,
-        "s",
-        scenario,
-        5,
-        "strict",
-        1.0,
-        turns,
-        Verdict(outcome, EndReason.OTHER, num_turns, "r", None, None),
-    )
+    found = game(number, outcome, num_turns)
+    turns = tuple(replace(turn, policy=policies[place % 2]) for place, turn in enumerate(found.turns))
+    return replace(found, scenario=scenario, turns=turns)
 
 
 ROUND = [

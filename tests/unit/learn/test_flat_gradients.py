@@ -1,7 +1,5 @@
 """Flat gradients of an optimiser that stands for DeepSpeed's; the real one: tests/integration/test_optimiser_step.py"""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

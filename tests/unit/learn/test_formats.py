@@ -1,7 +1,5 @@
 """The published files: what is written can be read, and what is wrong is named with its place."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -122,9 +120,7 @@ def test_a_faulty_games_file_is_one_clear_error(tmp_path: Path, content: object,
         ({"type": "sft", "target": "t"}, "SFT data needs"),
     ],
 )
-def test_a_faulty_sample_is_refused_on_reading_and_on_writing(
-    tmp_path: Path, row: dict[str, Any], message: str
-) -> None:
+def test_a_faulty_sample_is_refused_on_reading_and_writing(tmp_path: Path, row: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=f"row 1: {message}"):
         read_samples(saved(tmp_path / "rows.json", [sample(), row]))
     with pytest.raises(InputError, match=message):

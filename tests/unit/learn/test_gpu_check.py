@@ -1,7 +1,5 @@
 """The check of a GPU machine, as far as a machine without one can try it: its own code, on a tiny model."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -73,9 +71,7 @@ def test_arithmetic_is_compared_and_not_only_run(tmp_path: Path, monkeypatch: py
     assert not head(told).passed
 
 
-def test_trees_and_padded_rows_are_timed_at_every_length_and_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trees_and_padded_rows_are_timed_at_all_lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = layouts(Told("tiny", tmp_path, "cpu")).figures
     for length in (250, 500):
         assert found[f"padded_tokens_{length}"] > found[f"tree_tokens_{length}"] >= length
@@ -93,9 +89,7 @@ def test_trees_and_padded_rows_are_timed_at_every_length_and_compared(
     assert attention_module.FLEX_BLOCK_TOKENS == 128
 
 
-def test_a_few_logits_that_are_rounded_to_the_next_number_are_no_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_few_logits_rounded_to_the_next_number_are_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A logit between 2 and 4 that is rounded to the next bfloat16 differs by 1/64."""
     computed = learners.head._TargetLogprobs.apply
 
@@ -136,9 +130,7 @@ def test_what_a_run_imports_later_is_looked_for_before_it_starts(monkeypatch: py
     """A run whose machine had no nltk, which textblob imports, died at the first judged turn."""
     [run] = [check for check in CHECKS if check.name == "run object_store"]
     assert why_not(run, "cuda", 1) == ""
-    monkeypatch.setattr(
-        run_checks.importlib.util, "find_spec", lambda name: None if name == "nltk" else SimpleNamespace()
-    )
+    monkeypatch.setattr(run_checks.importlib.util, "find_spec", lambda n: None if n == "nltk" else SimpleNamespace())
     assert why_not(run, "cuda", 1) == "needs nltk, which is not installed here"
 
 
@@ -188,9 +180,7 @@ def statuses(checks: Sequence[Check], folder: Path, until: float) -> dict[str, t
     return {row.check: (row.status, row.text) for row in rows}
 
 
-def test_what_hangs_has_failed_and_what_the_end_of_all_cuts_off_has_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_hangs_has_failed_and_what_is_cut_off_has_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch, {"hangs": [None], "last": [None]})
     checks = [named("first"), named("hangs"), named("long", takes_s=300), named("short"), named("last")]
     found = statuses(checks, tmp_path, 150.0)
@@ -205,9 +195,7 @@ def test_what_hangs_has_failed_and_what_the_end_of_all_cuts_off_has_not(
     assert [name for name, _ in machine.began] == ["model", "first", "hangs", "short", "last"]
 
 
-def test_where_a_fork_cannot_use_the_gpu_every_check_imports_for_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_a_fork_has_no_gpu_each_check_imports_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = Finding(False, "RuntimeError: CUDA error: initialization error")
     machine = Machine(monkeypatch, {"model": [broken, Finding(True, "fine")]})
     assert {status for status, _ in statuses([named("a")], tmp_path, 600).values()} == {"pass"}
@@ -217,9 +205,7 @@ def test_where_a_fork_cannot_use_the_gpu_every_check_imports_for_itself(
     assert found == {"model": ("fail", broken.text), "a": ("not reached", "there is no model")}
 
 
-def test_a_model_that_is_never_made_has_failed_unless_the_end_of_all_cut_it_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_is_never_made_has_failed_unless_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     absent = ("not reached", "there is no model")
     hung = ("fail", "hangs: no end within 90 s")
     Machine(monkeypatch, {"model": [None, None]})
@@ -233,18 +219,14 @@ def test_a_model_that_is_never_made_has_failed_unless_the_end_of_all_cut_it_off(
     assert len(machine.began) == 1
 
 
-def test_a_check_that_hangs_is_a_failure_of_the_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_hanging_check_fails_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(run_checks, "CHECKS", (named("hangs"),))
     Machine(monkeypatch, {"hangs": [None]})
     assert run_all("tiny", "cpu") == 1
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["checks"][-1]["status"] == "fail"
 
 
-def test_an_engine_that_another_program_disturbed_is_tried_again_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_that_a_program_disturbed_is_tried_once_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disturbed = Finding(False, "Error in memory profiling. Initial free memory 130.1 GiB, current 134.0 GiB.")
     machine = Machine(monkeypatch, {"engine": [disturbed, Finding(True, "fine")], "other": [disturbed, disturbed]})
     found = statuses([named("engine"), named("other"), named("broken")], tmp_path, 600)
@@ -253,9 +235,7 @@ def test_an_engine_that_another_program_disturbed_is_tried_again_once(
     assert [name for name, _ in machine.began] == ["model", "engine", "engine", "other", "other", "broken"]
 
 
-def test_the_next_check_waits_until_the_memory_of_the_last_is_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_check_waits_until_the_lasts_memory_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     used = tmp_path / "used"
     smi = tmp_path / "nvidia-smi"
     smi.write_text(f"#!/bin/sh\ncat {used}\n")
@@ -285,9 +265,7 @@ def is_running(process: int) -> bool:
         return False
 
 
-def test_a_check_that_breaks_or_hangs_says_so_and_leaves_nothing_to_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_check_that_breaks_or_hangs_says_so_leaving_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told("tiny", tmp_path, "cpu")
 
     def row_of(run: Any, limit_s: float = 60.0) -> run_checks.Row:
@@ -336,9 +314,7 @@ if __name__ == "__main__":
     [(signal.SIGTERM, "forkserver", 143), (signal.SIGKILL, "forkserver", -9), (signal.SIGKILL, "spawn", -9)],
     ids=("terminated", "killed", "killed, spawned"),
 )
-def test_a_check_ends_with_the_command_however_that_ends(
-    by: signal.Signals, method: str, code: int, tmp_path: Path
-) -> None:
+def test_a_check_ends_with_the_command_in_any_way(by: signal.Signals, method: str, code: int, tmp_path: Path) -> None:
     script = tmp_path / "waiting.py"
     script.write_text(WAITING)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
@@ -472,9 +448,7 @@ RUNS = [each for each in CHECKS if each.name.startswith("run ")]
 
 
 @pytest.mark.parametrize("check", RUNS, ids=lambda each: each.name)
-def test_every_run_of_a_check_passes_what_is_checked_before_a_run(
-    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_run_of_a_check_passes_the_checks(check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = config_of(check, Told("qwen2.5-1.5b", tmp_path), monkeypatch)
     assert config.sync.channel == check.name.split()[-1] or "ranks" in check.name
     assert config.engine.num_gpus
@@ -485,9 +459,7 @@ def test_every_run_of_a_check_passes_what_is_checked_before_a_run(
 
 
 @pytest.mark.parametrize(("name", "kind"), [("run object_store", "transformers"), ("run shared_memory", "vllm")])
-def test_a_run_on_a_cpu_has_a_tiny_model_of_its_own(
-    name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_on_a_cpu_has_a_tiny_model(name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [check] = [each for each in RUNS if each.name == name]
     config = config_of(check, Told("tiny", tmp_path, "cpu"), monkeypatch)
     assert (config.sync.channel, config.engine.kind) == (name.split()[-1], kind)

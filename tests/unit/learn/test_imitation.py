@@ -1,7 +1,5 @@
 """Whose turns of a stronger player's games are imitated."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -95,10 +93,7 @@ def test_credit_of_self_play_does_not_say_which_turns_of_a_winner_are_imitated()
     objective = ObjectiveConfig(trap_credit="trap", guess_credit="guess", loser_turns="deciding", learn_from="both")
     ends = [(Outcome.ATTACKER_WINS, EndReason.SAID_WORD), (Outcome.DEFENDER_WINS, EndReason.RIGHT_GUESS)]
     won = [game(number, outcome, decided_by=3) for number, (outcome, _) in enumerate(ends)]
-    won = [
-        replace(each, verdict=replace(each.verdict, end_reason=reason))
-        for each, (_, reason) in zip(won, ends, strict=True)
-    ]
+    won = [replace(g, verdict=replace(g.verdict, end_reason=reason)) for g, (_, reason) in zip(won, ends, strict=True)]
     assert roles(imitation_samples(won, objective, "winners")) == [["a", "a"], ["d", "d"]]
 
 

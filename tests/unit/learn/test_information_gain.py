@@ -1,7 +1,5 @@
 """What hints told a frozen listener becomes part of the advantages of turns."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The learner: one real DeepSpeed rank on a tiny model."""
 
-from __future__ import annotations
-
 import contextlib
 import glob
 import json
@@ -68,9 +66,7 @@ def assert_same_model(one: Any, other: Any) -> None:
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_model_that_is_read_weight_by_weight_is_the_one_that_transformers_reads(
-    tied: bool, dtype: torch.dtype, tmp_path: Path
-) -> None:
+def test_a_model_read_weight_by_weight_is_that_of_transformers(tied: bool, dtype: torch.dtype, tmp_path: Path) -> None:
     """From a folder of several files, with a generation_config.json that says more than the config."""
     shape = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     written = LlamaForCausalLM(LlamaConfig(**shape, intermediate_size=48, tie_word_embeddings=tied))
@@ -136,9 +132,7 @@ AS_PUBLISHED = {"temperature": 0.9, "top_p": 0.6}  # Llama 2, Vicuna: without do
 
 @pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
 @pytest.mark.parametrize("parts", [False, True])
-def test_sampling_settings_without_do_sample_are_saved_with_the_model(
-    file: str, parts: bool, tiny_model: Path, tmp_path: Path
-) -> None:
+def test_sampling_without_do_sample_is_saved(file: str, parts: bool, tiny_model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(tiny_model, folder)
     (folder / "generation_config.json").unlink()
@@ -163,9 +157,7 @@ def test_sampling_settings_without_do_sample_are_saved_with_the_model(
     ],
 )
 @pytest.mark.parametrize("parts", [False, True])
-def test_a_greedy_model_is_saved_as_greedy(
-    given: dict[str, Any], parts: bool, tiny_model: Path, tmp_path: Path
-) -> None:
+def test_a_greedy_model_is_saved_greedy(given: dict[str, Any], parts: bool, tiny_model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(tiny_model, folder)
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 2, **given}))
@@ -221,10 +213,7 @@ def test_scoring_trims_the_hosts_memory_only_where_the_batches_were_in_it(
     learner: Any = Learner.__new__(Learner)
     module = SimpleNamespace(device=torch.device(device), eval=lambda: None, train=lambda: None)
     learner._engine, learner.vocabulary_size = SimpleNamespace(module=module), 4
-    learner._micro_batches = lambda turns, _: (
-        [SimpleNamespace(sample_indices=[index], lengths=[2]) for index in range(3)],
-        3,
-    )
+    learner._micro_batches = lambda turns, _: ([SimpleNamespace(sample_indices=[i], lengths=[2]) for i in range(3)], 3)
 
     assert [scores.tolist() for scores in learner.score([Sample((1,), (2, 3))] * 3)] == [[0.0, 0.0]] * 3
 

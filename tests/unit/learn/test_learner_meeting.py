@@ -1,7 +1,5 @@
 """How the ranks of a learner group meet, and how long they wait for each other."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess
@@ -88,9 +86,7 @@ def is_free(place: str, reuses: bool = False) -> bool:
     return True
 
 
-def test_nobody_takes_the_port_of_a_learner_group_while_its_model_is_loaded(
-    rank: LearnerActor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_takes_a_learner_groups_port_as_it_loads(rank: LearnerActor, monkeypatch: pytest.MonkeyPatch) -> None:
     place, worlds = rank.meeting_place(), []
     assert not is_free(place)
 

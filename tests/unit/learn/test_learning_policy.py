@@ -1,7 +1,5 @@
 """A policy that learns: which steps are dumped, when it stops, whose log-probabilities it scores."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass, replace
@@ -54,9 +52,7 @@ class FakeLearners:
 
     def score_games(self, games: list[GameSample], temperature: float) -> list[GameSample]:
         self.scored += [game.episode_id for game in games]
-        return [
-            replace(game, turns=tuple(replace(turn, old_logprobs=(-9.0,)) for turn in game.turns)) for game in games
-        ]
+        return [replace(game, turns=tuple(replace(t, old_logprobs=(-9.0,)) for t in game.turns)) for game in games]
 
     def begin_stage(self, spec: StageSpec) -> None:
         assert spec.num_steps > 0
@@ -89,9 +85,7 @@ def learned(
     return fake
 
 
-def test_a_version_whose_channel_broke_goes_through_the_object_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_version_whose_channel_broke_takes_the_object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To those that are left, and at once to who comes in their place."""
     policy = LearningPolicy("policy", tuple(Role), RunConfig(), tmp_path, "model", Recorder(tmp_path))
     stays, leaves, comes = (Engine(cast(Any, None), name, "policy") for name in ("stays", "leaves", "comes"))
@@ -126,9 +120,7 @@ def test_a_version_whose_channel_broke_goes_through_the_object_store(
 
 
 @pytest.mark.parametrize("held", [True, False])
-def test_engines_whose_channel_broke_get_no_game_before_they_have_the_weights(
-    held: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_engines_whose_channel_broke_get_weights_before_games(held: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are paused: games that came would wait for the weights, which are given once the games have ended."""
     told: list[str] = []
     gate: Any = SimpleNamespace(
@@ -219,9 +211,7 @@ def test_rows_of_a_file_are_scored_whatever_a_run_compares_with(settings: dict[s
     assert len(learned(tmp_path, bad=set(), config=for_rows(parse_config(settings))).scored) == 10
 
 
-def test_the_schedule_follows_the_steps_that_a_stream_has_now_and_the_reference_each_stages_start(
-    tmp_path: Path,
-) -> None:
+def test_the_schedule_follows_a_streams_steps_and_the_reference_each_stages_start(tmp_path: Path) -> None:
     told: list[Any] = []
 
     class Watched(FakeLearners):
@@ -466,9 +456,7 @@ def test_in_a_stream_a_reference_moves_between_rounds_not_between_versions(tmp_p
 
 
 @pytest.mark.parametrize("parts", [[None], [0, 1]])
-def test_an_average_moves_once_before_each_round_whatever_resumes_in_between(
-    parts: list[int | None], tmp_path: Path
-) -> None:
+def test_an_average_moves_once_before_each_round_whatever_resumes(parts: list[int | None], tmp_path: Path) -> None:
     policy, told = moving(tmp_path, "rounds" if parts == [None] else "stream", kl_reference_average=0.75)
     for number in (1, 2, 3):
         for part in parts:
@@ -625,9 +613,7 @@ def test_the_only_engine_that_comes_back_while_the_learner_cannot_send_loads_the
     assert admitted() == [{None: (str(tmp_path / "league" / "v2"), 3)}], "the same weights, which are that version"
 
 
-def test_engines_that_were_stopped_because_a_learner_died_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_engines_stopped_because_a_learner_died_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the object store: each engine refuses a version whose buckets are gone, and is stopped for it."""
     policy = LearningPolicy("policy", tuple(Role), parse_config({}), tmp_path, "model", Recorder(tmp_path))
 

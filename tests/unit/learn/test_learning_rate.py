@@ -1,7 +1,5 @@
 """The learning rate of a step: a warm-up, then a cosine to zero."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """Which turns teach the defender the word, what their loss is, and which batches they ride along with."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -118,9 +116,7 @@ def test_games_that_are_only_listened_to_ride_along_evenly_and_make_no_more_step
     tied = [GameSample(f"t{number}", None, 1.0, (), (word,)) for number in range(7)]
     batches = spread([*won, *tied], 2, 3)
     assert [[each.episode_id[0] for each in batch] for batch in batches] == [[*"wwtt"], [*"wwtt"], [*"wttt"]]
-    assert sorted(each.episode_id for batch in batches for each in batch) == sorted(
-        each.episode_id for each in [*won, *tied]
-    )
+    assert sorted(g.episode_id for batch in batches for g in batch) == sorted(g.episode_id for g in [*won, *tied])
     assert count_leading([*won, *tied]) == 5
     assert count_leading(tied) == 7
     assert spread(won, 2, 3) == [won[:2], won[2:4], won[4:]]

@@ -1,7 +1,5 @@
 """A restart of a stream reads the log from the cursor's mark on, and comes to the same as if it had read all of it."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from dataclasses import replace
@@ -171,9 +169,7 @@ def test_a_cursor_of_version_0_1_has_no_mark_and_all_is_read(tmp_path: Path) -> 
 
 def whole_places(records: list[bytes]) -> list[LogPlace]:
     """Of records in one segment, each with a head of 12 bytes."""
-    return [
-        LogPlace(0, offset) for offset in itertools.accumulate((12 + len(each) for each in records[:-1]), initial=0)
-    ]
+    return [LogPlace(0, offset) for offset in itertools.accumulate((12 + len(r) for r in records[:-1]), initial=0)]
 
 
 def test_records_have_places(tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 """An adapter's configuration goes to processes without torch; the rest of the module is tested with vLLM
 (tests/integration/test_adapters.py)."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 

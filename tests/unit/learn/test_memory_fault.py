@@ -1,7 +1,5 @@
 """What a learner that is out of memory says: what it asked for, what was planned, which keys help."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

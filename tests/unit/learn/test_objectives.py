@@ -91,9 +91,7 @@ def test_the_spag_loss_terms_and_gradients_are_the_golden_ones(case: dict[str, A
         leaves.append(float64(values, requires_grad=True))
         return leaves[-1]
 
-    games = [
-        {**game, "turns": [{**turn, "theta": leaf(turn["theta"])} for turn in game["turns"]]} for game in case["games"]
-    ]
+    games = [{**game, "turns": [{**t, "theta": leaf(t["theta"])} for t in game["turns"]]} for game in case["games"]]
     sft = [leaf(row) for row in case["sft"]]
     settings = {key: case[key] for key in ("kl_coeff", "sft_coeff", "clip_range", "mismatch_cap")}
     result = spag_loss(games, sft, **settings)
@@ -259,9 +257,7 @@ def test_a_token_that_was_given_up_dominates_the_plain_divergence_and_not_the_we
 @pytest.mark.parametrize(
     ("theta", "old", "ref"), [(-12.0, -0.5, -0.5), (-21.0, -0.5, -0.5), (-22.0, -10.0, -1.0), (-0.5, -3.0, -2.0)]
 )
-def test_the_gradient_of_the_weighted_divergence_is_the_ratio_times_the_distance(
-    theta: float, old: float, ref: float
-) -> None:
+def test_the_weighted_divergences_gradient_is_ratio_times_distance(theta: float, old: float, ref: float) -> None:
     leaf, _ = one_turn([theta], [old], ref=[ref], advantage=0.0, kl_weighting="ratio")
     assert leaf.grad.item() == pytest.approx(math.exp(theta - old) * (theta - ref), rel=1e-9)
 
@@ -319,9 +315,7 @@ def test_a_report_has_the_sums_of_each_figure_over_the_turns_by_all_settings_of_
 
 
 @pytest.mark.parametrize("kl_coeff", [0.0, 0.2])
-def test_a_batch_of_the_published_objective_is_divided_by_its_turns_and_compares_with_its_start(
-    kl_coeff: float,
-) -> None:
+def test_a_published_batch_is_divided_by_its_turns_and_compares_with_its_start(kl_coeff: float) -> None:
     turns = (
         Sample((1,), (2, 3), 0.4, None, (-1.5, -2.0), role=Role.ATTACKER),
         Sample((1,), (2,), 0.6, None, (-0.5,), role=Role.ATTACKER),
@@ -337,9 +331,7 @@ def test_a_batch_of_the_published_objective_is_divided_by_its_turns_and_compares
 
 
 @pytest.mark.parametrize("kl_coeff", [0.0, 0.2])
-def test_a_batch_that_is_imitated_needs_the_log_probabilities_of_the_start_only_for_the_divergence(
-    kl_coeff: float,
-) -> None:
+def test_an_imitated_batch_needs_the_starts_log_probabilities_only_for_the_divergence(kl_coeff: float) -> None:
     old = (-1.5, -2.0) if kl_coeff else None
     batch = Batch((GameSample("a", Role.ATTACKER, 1.5, (Sample((1,), (2, 3), 1.0, None, old),)),))
     spec = StageSpec("imitation", 1, 0.0, kl_coeff)

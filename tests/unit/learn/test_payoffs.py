@@ -1,7 +1,5 @@
 """What the end of a game pays each turn, and how files of earlier versions are read."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The replay buffer: whole stages in the order of their games, what is damaged in their logs, what it is asked for."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -89,7 +87,8 @@ def test_the_lease_is_looked_at_itself_before_a_log_is_opened_and_at_times_befor
     assert checked == [False, True, False]
 
 
-def test_a_stage_whose_name_is_no_file_name_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stage", ["../out", "", "a/b", ".hidden", "a\0b"])
+def test_a_stage_whose_name_is_no_file_name_is_refused(stage: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a stage is a file name"):
-        ReplayBuffer(str(tmp_path / "logs")).add([encode(replace(game(0, Outcome.TIED), stage="../out"))])
+        ReplayBuffer(str(tmp_path / "logs")).add([encode(replace(game(0, Outcome.TIED), stage=stage))])
     assert list(tmp_path.iterdir()) == []

@@ -1,7 +1,5 @@
 """Decayed shares, role weights, and parity with the golden rewards."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What is trained on from which games: winners, losers, breaches, baselines, one seat's share."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any
@@ -14,18 +12,11 @@ from spag_ray.config.parts import Payoffs
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import ConfigError, InputError
 from spag_ray.game.game_form import out_of_room
-from spag_ray.game.rules import EndReason, Outcome, Role, Verdict, next_role
-from spag_ray.game.turn import Turn
+from spag_ray.game.rules import Outcome, Role
 from spag_ray.training_data.game_samples import game_samples, spreads
 from spag_ray.training_data.rewards import RoleBaselines, RoleWindow, role_weights
 from spag_ray.training_data.samples import GameSample, Sample, turns_of
-
-
-def game(number: int, outcome: Outcome, num_turns: int = 4, decided_by: int | None = None) -> Episode:
-    turns = tuple(Turn(next_role(i), "x", (1, 2), (3, 4), (-0.5, -0.5), "p") for i in range(num_turns))
-    verdict = Verdict(outcome, EndReason.OTHER, num_turns, "r", decided_by, None)
-    return Episode(f"s/{number}", number, "s", "cat", 5, "strict", 1.0, turns, verdict)
-
+from tests.support.episodes import game
 
 WON = [game(0, Outcome.ATTACKER_WINS), game(1, Outcome.DEFENDER_WINS), game(2, Outcome.ATTACKER_WINS)]
 
@@ -87,10 +78,7 @@ def test_a_frozen_seat_that_never_spoke_is_not_in_the_learners_baseline() -> Non
 
 
 def test_a_breach_has_no_baseline_enters_none_and_weighs_one_as_a_tie_does() -> None:
-    breaches = [
-        game(3, Outcome.DEFENDER_BREACH, decided_by=3),
-        game(4, Outcome.ATTACKER_BREACH, num_turns=3, decided_by=2),
-    ]
+    breaches = [game(3, Outcome.DEFENDER_BREACH, 4, 3), game(4, Outcome.ATTACKER_BREACH, 3, 2)]
     payoffs = Payoffs(attacker_breach=(-0.5, 0), defender_breach=(0, -0.3), tie=(-0.1, -0.1))
     baselines, plain = RoleBaselines(decay=0.5), RoleBaselines(decay=0.5)
     for each in (baselines, plain):
@@ -206,9 +194,7 @@ def test_a_mean_baseline_leaves_each_role_what_is_above_or_below_its_own_average
     lopsided = [*(game(number, Outcome.ATTACKER_WINS) for number in range(3)), game(3, Outcome.DEFENDER_WINS)]
     objective = ObjectiveConfig(learn_from="both", baseline="mean", role_weights="none")
     games = game_samples(lopsided, objective)
-    totals = {
-        role: [sum(turn.advantage for turn in sample.turns if turn.role is role) for sample in games] for role in Role
-    }
+    totals = {role: [sum(t.advantage for t in sample.turns if t.role is role) for sample in games] for role in Role}
     assert totals[Role.ATTACKER] == pytest.approx([0.5, 0.5, 0.5, -1.5])
     assert totals[Role.DEFENDER] == pytest.approx([-0.5, -0.5, -0.5, 1.5])
     assert {sample.weight for sample in games} == {1.0}

@@ -1,7 +1,5 @@
 """What each rank gets of a batch: every sample once, and the counts of the whole."""
 
-from __future__ import annotations
-
 import pickle
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """Storages that are emptied and filled again in place, on a CPU, whose memory stands for a GPU's."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

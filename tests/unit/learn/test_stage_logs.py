@@ -1,7 +1,5 @@
 """Files of a stage's games: segments lead back to their stage."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What is trained on in each stage."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
@@ -29,6 +27,7 @@ from spag_ray.training_data.samples import Claiming, Sample
 from spag_ray.training_data.stage_spec import StageSpec
 from tests.support.episodes import game
 from tests.support.families import tokenizer_of
+from tests.support.taboo import history_of
 
 GAMES = [game(0, Outcome.ATTACKER_WINS), game(1, Outcome.DEFENDER_WINS), game(2, Outcome.TIED)]
 
@@ -60,9 +59,7 @@ def test_a_round_without_a_decided_game_ends_with_advice_and_a_streams_version_d
     assert made.self_play(Stage.of_round(2), GAMES[2:], "spag-2", [], None, {"taboo": RoleWindow(8)}).games == []
 
 
-def test_a_round_whose_games_all_agree_trains_nothing_and_one_without_a_decided_game_is_still_refused(
-    tmp_path: Path,
-) -> None:
+def test_a_round_that_agrees_trains_nothing_and_one_without_a_decided_game_is_refused(tmp_path: Path) -> None:
     made = samples(tmp_path, objective={"drop_agreeing": True})
     alike = [replace(GAMES[0], number=number, episode_id=f"s/{number}") for number in range(3)]
     assert made.self_play(Stage.of_round(2), alike, "round 2", [], None).games == []
@@ -86,15 +83,10 @@ def test_groups_are_counted_that_all_agree_or_paid_nothing(tmp_path: Path) -> No
     ends = {"river": [won, won, tied], "piano": [won, won, lost], "tiger": [tied] * 3, "apple": [lost] * 6}
     played = [replace(each, scenario=word) for word, games in ends.items() for each in games]
     assert made.num_dropped_groups(Stage.of_round(1), played) == 4, "of the river, the tiger, and two of the apple"
-    assert samples(tmp_path, words={"games_per_word": 3}).num_dropped_groups(Stage.of_round(1), played) == 0, (
-        "none are left out"
-    )
-    assert (
-        samples(
-            tmp_path, learning="q", objective={"drop_agreeing": True}, words={"games_per_word": 3}
-        ).num_dropped_groups(Stage.of_round(1), played)
-        == 0
-    ), "nobody who learns has played"
+    kept = samples(tmp_path, words={"games_per_word": 3})
+    assert kept.num_dropped_groups(Stage.of_round(1), played) == 0, "none are left out"
+    others = samples(tmp_path, learning="q", objective={"drop_agreeing": True}, words={"games_per_word": 3})
+    assert others.num_dropped_groups(Stage.of_round(1), played) == 0, "nobody who learns has played"
 
 
 class Claims:
@@ -109,10 +101,10 @@ class Claims:
         return Claim((7,), (8, 9), 1)
 
 
-def listening(folder: Path, **config: Any) -> StageSamples:
+def listening(folder: Path, renderer: Any = None, **config: Any) -> StageSamples:
     nobody: Any = None
-    renderer: Any = Claims()
-    return StageSamples(RunConfig.model_validate(config), nobody, renderer, {"p"}, Recorder(folder))
+    words: Any = renderer or Claims()
+    return StageSamples(RunConfig.model_validate(config), nobody, words, {"p"}, Recorder(folder))
 
 
 def heard(stage: TrainingStage) -> list[int]:
@@ -147,17 +139,11 @@ def test_the_recorded_weights_are_those_of_trained_games_not_of_one_that_only_li
     assert (line["decided"], line["attacker_weight"], line["defender_weight"]) == (3, 0.75, 1.5)
 
 
-def test_a_position_that_no_micro_batch_holds_is_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("part", "limit"), [("learner", "max_tokens_per_microbatch"), ("engine", "max_model_len")])
+def test_a_position_that_no_micro_batch_or_no_engine_holds_is_left_out(part: str, limit: str, tmp_path: Path) -> None:
     long = [replace(each, turns=tuple(replace(t, prompt_ids=(1,) * 14) for t in each.turns)) for each in GAMES]
     for fits, tokens in ((True, 17), (False, 16)):
-        made = listening(tmp_path, objective={"listening_coeff": 0.5}, learner={"max_tokens_per_microbatch": tokens})
-        assert heard(made.self_play(Stage.of_round(1), long, "round 1", [], None)) == ([2, 2, 2] if fits else [0, 0])
-
-
-def test_a_position_that_no_engine_reads_is_left_out(tmp_path: Path) -> None:
-    long = [replace(each, turns=tuple(replace(t, prompt_ids=(1,) * 14) for t in each.turns)) for each in GAMES]
-    for fits, tokens in ((True, 17), (False, 16)):
-        made = listening(tmp_path, objective={"listening_coeff": 0.5}, engine={"max_model_len": tokens})
+        made = listening(tmp_path, objective={"listening_coeff": 0.5}, **{part: {limit: tokens}})
         assert heard(made.self_play(Stage.of_round(1), long, "round 1", [], None)) == ([2, 2, 2] if fits else [0, 0])
 
 
@@ -180,19 +166,11 @@ class Words(Claims):
         return (int(text),)
 
 
-def with_words(folder: Path, **config: Any) -> StageSamples:
-    nobody: Any = None
-    renderer: Any = Words()
-    return StageSamples(RunConfig.model_validate(config), nobody, renderer, {"p"}, Recorder(folder))
-
-
 def between(attacker: str, defender: str, number: int = 0) -> Episode:
     """Won by the attacker; each seat's turns are of its policy, and say a word."""
     played = game(number, Outcome.ATTACKER_WINS, decided_by=3)
     names = {Role.ATTACKER: attacker, Role.DEFENDER: defender}
-    return replace(
-        played, turns=tuple(replace(turn, text="whiskers", policy=names[turn.role]) for turn in played.turns)
-    )
+    return replace(played, turns=tuple(replace(t, text="whiskers", policy=names[t.role]) for t in played.turns))
 
 
 def unsaid(stage: TrainingStage) -> list[list[str]]:
@@ -200,7 +178,7 @@ def unsaid(stage: TrainingStage) -> list[list[str]]:
 
 
 def test_turns_of_policies_that_do_not_learn_are_neither_listened_to_nor_told_what_not_to_say(tmp_path: Path) -> None:
-    made = with_words(tmp_path, objective={"listening_coeff": 0.5, "unsaid_coeff": 0.3, "learn_from": "both"})
+    made = listening(tmp_path, Words(), objective={"listening_coeff": 0.5, "unsaid_coeff": 0.3, "learn_from": "both"})
     games = [between("p", "p", 0), between("p", "past p", 1), between("past p", "p", 2)]
     stage = made.self_play(Stage.of_round(1), games, "round 1", [], None)
     assert heard(stage) == [2, 0, 2]
@@ -233,7 +211,7 @@ def test_what_an_attacker_thinks_is_not_pushed_down(tmp_path: Path) -> None:
 def test_imitation_has_rates_and_a_claiming_term_of_its_own(tmp_path: Path) -> None:
     objective = {"listening_coeff": 1.0, "claiming_coeff": 0.5, "claiming_words": 0.99, "kl_coeff": 0.3}
     imitation = {"kl_coeff": 0.07, "learning_rate": 3e-6, "claiming_coeff": 0.25}
-    made = with_words(tmp_path, objective=objective, imitation=imitation, sampling={"temperature": 0.8})
+    made = listening(tmp_path, Words(), objective=objective, imitation=imitation, sampling={"temperature": 0.8})
     won = replace(game(1, Outcome.DEFENDER_WINS, decided_by=3), scenario="cat")
     stage = made.imitation([won])
     assert (stage.spec.learning_rate, stage.spec.kl_coeff) == (3e-6, 0.07)
@@ -268,7 +246,7 @@ def test_rows_of_instructions_are_mixed_with_imitated_games_in_an_order_of_the_s
     file.write_text(json.dumps([{"query": "q", "target": str(number)} for number in range(10, 30)]))
 
     def order(seed: int) -> list[str]:
-        made = with_words(tmp_path, imitation={"sft_file": str(file)}, seed=seed)
+        made = listening(tmp_path, Words(), imitation={"sft_file": str(file)}, seed=seed)
         return [each.episode_id for each in made.imitation(GAMES).games]
 
     plain = ["s/0", "s/1", *(f"sft-{number:06d}" for number in range(20))]
@@ -276,13 +254,17 @@ def test_rows_of_instructions_are_mixed_with_imitated_games_in_an_order_of_the_s
     assert plain != order(0) == order(0) != order(1)
 
 
+def games_file(folder: Path, *games: tuple[str, list[str]]) -> Path:
+    """Of games about these words, in which this is said."""
+    rows = [{"history": history_of(*said), "target_word": word, "max_turns": 5} for word, said in games]
+    (folder / "games.json").write_text(json.dumps(rows))
+    return folder / "games.json"
+
+
 def test_games_from_a_file_and_under_other_prompts_are_listened_to(tmp_path: Path, tiny_model: Path) -> None:
     tokenizer = load_tokenizer(str(tiny_model))
     renderer = taboo_renderer(load_template("chat"), tokenizer, 5)
-    said = [("attacker", "it is in water ."), ("defender", "i know the word ! it is `river` !")]
-    history = [{"role": role, "content": text} for role, text in said]
-    file = tmp_path / "games.json"
-    file.write_text(json.dumps([{"history": history, "target_word": "river", "max_turns": 5}]))
+    file = games_file(tmp_path, ("river", ["it is in water .", "i know the word ! it is `river` !"]))
     settings: dict[str, Any] = {"imitation": {"source": str(file), "listening_coeff": 0.5}}
     for render in ("exact", "varied"):
         config = RunConfig.model_validate({**settings, "render": render})
@@ -298,13 +280,8 @@ def test_games_from_a_file_and_under_other_prompts_are_listened_to(tmp_path: Pat
 def test_games_from_a_file_about_held_out_words_are_not_imitated(tmp_path: Path, tiny_model: Path) -> None:
     tokenizer = load_tokenizer(str(tiny_model))
     renderer = taboo_renderer(load_template("chat"), tokenizer, 5)
-    games = []
-    for word in ("river", "music"):
-        said = [("attacker", "it is so ."), ("defender", f"i know the word ! it is `{word}` !")]
-        history = [{"role": role, "content": text} for role, text in said]
-        games.append({"history": history, "target_word": word, "max_turns": 5})
-    file = tmp_path / "games.json"
-    file.write_text(json.dumps(games))
+    games = [(word, ["it is so .", f"i know the word ! it is `{word}` !"]) for word in ("river", "music")]
+    file = games_file(tmp_path, *games)
     config = RunConfig.model_validate({"imitation": {"source": str(file), "listening_coeff": 0.5}})
     told: list[str] = []
 
@@ -322,10 +299,7 @@ def test_games_from_a_file_have_the_guesses_of_the_run(tmp_path: Path, tiny_mode
     tokenizer = load_tokenizer(str(tiny_model))
     renderer = taboo_renderer(load_template("chat"), tokenizer, 5)
     replies = ("i know the word ! it is `music` !", "i know the word ! it is `river` !")
-    said = [text for reply in replies for text in (("attacker", "it is in water ."), ("defender", reply))]
-    history = [{"role": role, "content": text} for role, text in said]
-    file = tmp_path / "games.json"
-    file.write_text(json.dumps([{"history": history, "target_word": "river", "max_turns": 5}]))
+    file = games_file(tmp_path, ("river", [text for reply in replies for text in ("it is in water .", reply)]))
     for max_guesses, winner in ((1, Role.ATTACKER), (2, Role.DEFENDER)):
         settings: dict[str, Any] = {"imitation": {"source": str(file)}, "game": {"max_guesses": max_guesses}}
         config = RunConfig.model_validate(settings)

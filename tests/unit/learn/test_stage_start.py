@@ -1,7 +1,5 @@
 """Earlier weights: kept as they were then, averaged, in the model's place for a while, written and read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Permits, staleness, order and reuse of a stream; what becomes of the games of an arena that died."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time
@@ -392,51 +390,45 @@ def test_a_stream_that_cannot_be_is_refused() -> None:
         parse_config({"schedule": "stream", "placement": "colocated"})
 
 
-def test_arenas_wait_for_permits_and_the_learner_for_episodes(tmp_path: Path, loop: Any) -> None:
-    async def scenario() -> None:
-        buffer = BufferActor(str(tmp_path))
-        await buffer.open_stream(spec(StreamConfig(games_per_version=2, max_lag=0)))
-        tasks = await buffer.lease("arena", 8)
-        waiting = asyncio.create_task(buffer.lease("arena", 8))
-        assert len(tasks) == 2
-        assert await buffer.batch(0.01) is None
-        learning = asyncio.create_task(buffer.batch(5))
-        await buffer.add([encode(played(tasks[0]))])
-        await asyncio.sleep(0.01)
-        assert not learning.done()
-        await buffer.add([encode(played(tasks[1]))])
-        assert len(await learning or []) == 2
-        assert not waiting.done()
-        await buffer.advance({"policy": 1})
-        assert len(await waiting) == 2
-        last = asyncio.create_task(buffer.lease("arena", 8))
-        await buffer.close_stream()
-        assert await last == []
-
-    loop.run(scenario())
+async def opened(folder: Path, games_per_version: int) -> BufferActor:
+    buffer = BufferActor(str(folder))
+    await buffer.open_stream(spec(StreamConfig(games_per_version=games_per_version, max_lag=0)))
+    return buffer
 
 
-def test_episodes_that_come_during_a_write_are_written_together(
-    tmp_path: Path, loop: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_arenas_wait_for_permits_and_the_learner_for_episodes(tmp_path: Path) -> None:
+    buffer = await opened(tmp_path, 2)
+    tasks = await buffer.lease("arena", 8)
+    waiting = asyncio.create_task(buffer.lease("arena", 8))
+    assert len(tasks) == 2
+    assert await buffer.batch(0.01) is None
+    learning = asyncio.create_task(buffer.batch(5))
+    await buffer.add([encode(played(tasks[0]))])
+    await asyncio.sleep(0.01)
+    assert not learning.done()
+    await buffer.add([encode(played(tasks[1]))])
+    assert len(await learning or []) == 2
+    assert not waiting.done()
+    await buffer.advance({"policy": 1})
+    assert len(await waiting) == 2
+    last = asyncio.create_task(buffer.lease("arena", 8))
+    await buffer.close_stream()
+    assert await last == []
+
+
+async def test_episodes_during_a_write_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     syncs: list[str] = []
     monkeypatch.setattr("spag_ray.episodes.log._Unbuffered.sync", lambda file: syncs.append("sync"))
 
-    async def scenario() -> None:
-        buffer = BufferActor(str(tmp_path))
-        await buffer.open_stream(spec(StreamConfig(games_per_version=20, max_lag=0)))
-        games = [encode(played(task)) for task in await buffer.lease("arena", 20)]
-        assert await asyncio.gather(*(buffer.add([game]) for game in games)) == [1] * 20
-        assert len(await buffer.batch(1) or []) == 20
-
-    loop.run(scenario())
+    buffer = await opened(tmp_path, 20)
+    games = [encode(played(task)) for task in await buffer.lease("arena", 20)]
+    assert await asyncio.gather(*(buffer.add([game]) for game in games)) == [1] * 20
+    assert len(await buffer.batch(1) or []) == 20
     assert [episode.number for episode in read_log(tmp_path / "stream.log")] == list(range(20))
     assert len(syncs) <= 3
 
 
-def test_what_a_full_disk_refused_is_written_with_the_next_episodes(
-    tmp_path: Path, loop: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_a_full_disk_refused_is_written_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     append, is_full = EpisodeLog.append, True
 
     def refuses(log: EpisodeLog, *records: bytes) -> list[LogPlace]:
@@ -446,102 +438,76 @@ def test_what_a_full_disk_refused_is_written_with_the_next_episodes(
 
     monkeypatch.setattr(EpisodeLog, "append", refuses)
 
-    async def scenario() -> None:
-        nonlocal is_full
-        buffer = BufferActor(str(tmp_path))
-        await buffer.open_stream(spec(StreamConfig(games_per_version=8, max_lag=0)))
-        games = [encode(played(task)) for task in await buffer.lease("arena", 8)]
-        results = await asyncio.gather(*(buffer.add([game]) for game in games[:3]), return_exceptions=True)
-        assert all(isinstance(each, RunFolderError) for each in results), "none of them is acknowledged"
-        is_full = False
-        assert await buffer.add(games[3:]) == 5
-
-    loop.run(scenario())
+    buffer = await opened(tmp_path, 8)
+    games = [encode(played(task)) for task in await buffer.lease("arena", 8)]
+    results = await asyncio.gather(*(buffer.add([game]) for game in games[:3]), return_exceptions=True)
+    assert all(isinstance(each, RunFolderError) for each in results), "none of them is acknowledged"
+    is_full = False
+    assert await buffer.add(games[3:]) == 5
     assert sorted(episode.number for episode in read_log(tmp_path / "stream.log")) == list(range(8))
 
 
-def test_games_under_way_are_not_given_out_again_when_the_buffer_is_restarted(tmp_path: Path, loop: Any) -> None:
-    async def scenario() -> None:
-        buffer = BufferActor(str(tmp_path))
-        await buffer.open_stream(spec(StreamConfig(games_per_version=8, max_lag=0)))
-        first, second = await buffer.lease("arena-0", 2), await buffer.lease("arena-1", 2)
-        await buffer.add([encode(played(first[0]))])
-        buffer = BufferActor(str(tmp_path))
-        others = await buffer.lease("arena-0", 100)
-        assert [task.number for task in others] == [4, 5, 6, 7], "those of the arenas are under way still"
-        await buffer.add([encode(played(task)) for task in [first[1], *second, *others]])
-        counts = await buffer.stream_counts()
-        assert (counts.waiting, counts.repeated, counts.permits_free) == (8, 0, 0)
-
-    loop.run(scenario())
+async def test_games_under_way_are_not_given_out_again_when_the_buffer_is_restarted(tmp_path: Path) -> None:
+    buffer = await opened(tmp_path, 8)
+    first, second = await buffer.lease("arena-0", 2), await buffer.lease("arena-1", 2)
+    await buffer.add([encode(played(first[0]))])
+    buffer = BufferActor(str(tmp_path))
+    others = await buffer.lease("arena-0", 100)
+    assert [task.number for task in others] == [4, 5, 6, 7], "those of the arenas are under way still"
+    await buffer.add([encode(played(task)) for task in [first[1], *second, *others]])
+    counts = await buffer.stream_counts()
+    assert (counts.waiting, counts.repeated, counts.permits_free) == (8, 0, 0)
 
 
-def test_a_request_that_is_made_again_at_a_restarted_buffer_gets_the_same_games(tmp_path: Path, loop: Any) -> None:
+async def test_a_request_that_is_made_again_at_a_restarted_buffer_gets_the_same_games(tmp_path: Path) -> None:
     """Ray makes the call again when the buffer dies before its answer has arrived."""
 
-    async def scenario() -> None:
-        buffer = BufferActor(str(tmp_path))
-        await buffer.open_stream(spec(StreamConfig(games_per_version=4, max_lag=0)))
-        lost = await buffer.lease("arena-0", 3, "a request")
-        buffer = BufferActor(str(tmp_path))
-        assert await buffer.lease("arena-0", 3, "a request") == lost
-        assert [task.number for task in await buffer.lease("arena-0", 3, "another")] == [3]
-
-    loop.run(scenario())
+    buffer = await opened(tmp_path, 4)
+    lost = await buffer.lease("arena-0", 3, "a request")
+    buffer = BufferActor(str(tmp_path))
+    assert await buffer.lease("arena-0", 3, "a request") == lost
+    assert [task.number for task in await buffer.lease("arena-0", 3, "another")] == [3]
 
 
-def test_an_arena_that_was_given_up_gets_no_more_games_also_from_a_restarted_buffer(tmp_path: Path, loop: Any) -> None:
+async def test_an_arena_that_was_given_up_gets_no_more_games_also_from_a_restarted_buffer(tmp_path: Path) -> None:
     """Its last request may still wait for permits when it dies."""
 
-    async def scenario() -> None:
+    buffer = await opened(tmp_path, 2)
+    tasks = await buffer.lease("arena-0", 2)
+    waiting = asyncio.create_task(buffer.lease("arena-0", 2))
+    await asyncio.sleep(0.01)
+    assert await buffer.give_up("arena-0") == 2
+    assert await asyncio.wait_for(waiting, 5) == []
+    for _ in range(2):
+        assert await buffer.lease("arena-0", 2) == []
         buffer = BufferActor(str(tmp_path))
-        await buffer.open_stream(spec(StreamConfig(games_per_version=2, max_lag=0)))
-        tasks = await buffer.lease("arena-0", 2)
-        waiting = asyncio.create_task(buffer.lease("arena-0", 2))
-        await asyncio.sleep(0.01)
-        assert await buffer.give_up("arena-0") == 2
-        assert await asyncio.wait_for(waiting, 5) == []
-        for _ in range(2):
-            assert await buffer.lease("arena-0", 2) == []
-            buffer = BufferActor(str(tmp_path))
-        assert await buffer.lease("arena-0.2", 9) == tasks
-
-    loop.run(scenario())
+    assert await buffer.lease("arena-0.2", 9) == tasks
 
 
-def test_games_of_a_stream_are_against_whom_the_league_drew_last_also_after_a_restart(
-    tmp_path: Path, loop: Any
-) -> None:
-    async def scenario() -> None:
-        buffer = BufferActor(str(tmp_path))
-        await buffer.open_stream(spec(StreamConfig(games_per_version=100, max_lag=0)))
-        before = await buffer.lease("arena-0", 11)
-        for name in ("past-0", "past-1"):
-            await buffer.meet(Opponents(0, ((name, 1.0),)))
-        pair, *after = await buffer.lease("arena-0", 10)
-        for task in (*before, pair):
-            assert (task.attacker, task.defender) == ("attacker", "defender"), "the second of a pair is as the first"
-        again = await BufferActor(str(tmp_path)).lease("arena-1", 10)
-        for task in after + again:
-            assert "past-1" in {task.attacker.partition("/")[0], task.defender.partition("/")[0]}
-
-    loop.run(scenario())
+async def test_games_of_a_stream_are_against_whom_the_league_drew_last_also_after_a_restart(tmp_path: Path) -> None:
+    buffer = await opened(tmp_path, 100)
+    before = await buffer.lease("arena-0", 11)
+    for name in ("past-0", "past-1"):
+        await buffer.meet(Opponents(0, ((name, 1.0),)))
+    pair, *after = await buffer.lease("arena-0", 10)
+    for task in (*before, pair):
+        assert (task.attacker, task.defender) == ("attacker", "defender"), "the second of a pair is as the first"
+    again = await BufferActor(str(tmp_path)).lease("arena-1", 10)
+    for task in after + again:
+        assert "past-1" in {task.attacker.partition("/")[0], task.defender.partition("/")[0]}
 
 
-def test_a_new_stream_knows_no_leases_of_the_one_before(tmp_path: Path, loop: Any) -> None:
-    async def scenario() -> None:
-        buffer = BufferActor(str(tmp_path))
-        config = StreamConfig(games_per_version=2, max_lag=0)
-        await buffer.open_stream(spec(config))
-        tasks = await buffer.lease("arena-0", 2)
-        await buffer.give_up("arena-1")
-        await buffer.open_stream(spec(config), await buffer.advance({"policy": 0}))
-        assert await buffer.lease("arena-1", 2) == tasks
-        again = BufferActor(str(tmp_path))
-        assert await again.give_up("arena-0") == 0
-        assert await again.give_up("arena-1") == 2
-
-    loop.run(scenario())
+async def test_a_new_stream_knows_no_leases_of_the_one_before(tmp_path: Path) -> None:
+    buffer = BufferActor(str(tmp_path))
+    config = StreamConfig(games_per_version=2, max_lag=0)
+    await buffer.open_stream(spec(config))
+    tasks = await buffer.lease("arena-0", 2)
+    await buffer.give_up("arena-1")
+    await buffer.open_stream(spec(config), await buffer.advance({"policy": 0}))
+    assert await buffer.lease("arena-1", 2) == tasks
+    again = BufferActor(str(tmp_path))
+    assert await again.give_up("arena-0") == 0
+    assert await again.give_up("arena-1") == 2
 
 
 def test_the_log_of_leases_stays_small(tmp_path: Path) -> None:
@@ -591,9 +557,7 @@ def test_the_log_of_leases_is_rewritten_when_most_of_it_is_finished_and_only_the
     assert leases.num_begun == 3
 
 
-def test_what_the_learner_is_given_is_in_the_log_by_then(
-    tmp_path: Path, loop: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_the_learner_is_given_is_in_the_log_by_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     append = EpisodeLog.append
 
     def slow(log: EpisodeLog, *data: bytes) -> list[LogPlace]:
@@ -602,25 +566,19 @@ def test_what_the_learner_is_given_is_in_the_log_by_then(
 
     monkeypatch.setattr(EpisodeLog, "append", slow)
 
-    async def scenario() -> None:
-        buffer = BufferActor(str(tmp_path))
-        await buffer.open_stream(spec(StreamConfig(games_per_version=2, max_lag=0)))
-        adding = [asyncio.create_task(buffer.add([encode(played(task))])) for task in await buffer.lease("arena", 2)]
-        batch = await buffer.batch(5)
-        logged = [encode(episode) for episode in read_log(tmp_path / "stream.log")]
-        assert batch is not None
-        assert sorted(batch) == sorted(logged)
-        again = BufferActor(str(tmp_path))  # as after a crash at this very moment
-        assert sorted(await again.batch(5) or []) == sorted(batch)
-        await asyncio.gather(*adding)
-
-    loop.run(scenario())
+    buffer = await opened(tmp_path, 2)
+    adding = [asyncio.create_task(buffer.add([encode(played(task))])) for task in await buffer.lease("arena", 2)]
+    batch = await buffer.batch(5)
+    logged = [encode(episode) for episode in read_log(tmp_path / "stream.log")]
+    assert batch is not None
+    assert sorted(batch) == sorted(logged)
+    again = BufferActor(str(tmp_path))  # as after a crash at this very moment
+    assert sorted(await again.batch(5) or []) == sorted(batch)
+    await asyncio.gather(*adding)
 
 
 @pytest.mark.parametrize("call", ["open_stream", "restart", "played"])
-def test_a_buffer_that_reads_a_long_log_answers_heartbeats(
-    call: str, tmp_path: Path, loop: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_reading_buffer_answers_heartbeats(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the time limit of a heartbeat would have to allow for the longest log."""
     task = GameTask(0, WORDS[0], "stream" if call != "played" else "spag-1", 0)
 
@@ -628,30 +586,27 @@ def test_a_buffer_that_reads_a_long_log_answers_heartbeats(
         time.sleep(1.0)
         return read_records_from(*arguments)
 
-    async def scenario() -> None:
-        config = spec(StreamConfig(games_per_version=2, max_lag=0))
-        buffer = BufferActor(str(tmp_path))
-        if call == "restart":
-            await buffer.open_stream(config)
-        await buffer.add([encode(played(task))])
-        monkeypatch.setattr("cluster.buffer.replay_buffer.read_records_from", slow)
-        buffer = BufferActor(str(tmp_path))
-        calls: dict[str, Any] = {
-            "open_stream": lambda: buffer.open_stream(config),
-            "restart": buffer.stream_counts,
-            "played": lambda: buffer.played("spag-1"),
-        }
-        began = time.monotonic()
-        reading = asyncio.create_task(calls[call]())
-        await asyncio.sleep(0.01)
-        await buffer.heartbeat()
-        assert time.monotonic() - began < 0.5, "the event loop runs"
-        assert not reading.done()
-        count = await buffer.count(task.stage)
-        assert reading.done(), "other calls wait until the log is in memory"
-        assert count.num_games == 1
-
-    loop.run(scenario())
+    config = spec(StreamConfig(games_per_version=2, max_lag=0))
+    buffer = BufferActor(str(tmp_path))
+    if call == "restart":
+        await buffer.open_stream(config)
+    await buffer.add([encode(played(task))])
+    monkeypatch.setattr("cluster.buffer.replay_buffer.read_records_from", slow)
+    buffer = BufferActor(str(tmp_path))
+    calls: dict[str, Any] = {
+        "open_stream": lambda: buffer.open_stream(config),
+        "restart": buffer.stream_counts,
+        "played": lambda: buffer.played("spag-1"),
+    }
+    began = time.monotonic()
+    reading = asyncio.create_task(calls[call]())
+    await asyncio.sleep(0.01)
+    await buffer.heartbeat()
+    assert time.monotonic() - began < 0.5, "the event loop runs"
+    assert not reading.done()
+    count = await buffer.count(task.stage)
+    assert reading.done(), "other calls wait until the log is in memory"
+    assert count.num_games == 1
 
 
 def test_a_stream_whose_permits_starve_the_engines_says_what_to_change() -> None:
@@ -666,19 +621,16 @@ def test_a_stream_whose_permits_starve_the_engines_says_what_to_change() -> None
     assert stream_hint(parse_config({})) is None
 
 
-def test_a_restarted_buffer_goes_on_with_the_same_games_of_several(tmp_path: Path) -> None:
+async def test_a_restarted_buffer_goes_on_with_the_same_games_of_several(tmp_path: Path) -> None:
     config = StreamConfig(games_per_version=4, max_lag=1)
     games = [WordsOfGame("taboo", 0.5, WORDS), WordsOfGame("kuhn", 0.5, ("KJ", "QK"))]
     plan = WordStream(games, 0)
     wanted = [plan.lease().scenario for _ in range(8)]
 
-    async def scenario() -> None:
-        buffer = BufferActor(str(tmp_path))
-        await buffer.open_stream(StreamSpec(WordStream(games, 0), config, 0, Opponents(0), {"policy": 0}))
-        tasks = await buffer.lease("arena", 4, "first")
-        again = BufferActor(str(tmp_path))
-        assert await again.lease("arena", 4, "first") == tasks
-        tasks += await again.lease("arena", 4, "second")
-        assert [(task.scenario, task.game) for task in tasks] == wanted
-
-    asyncio.run(scenario())
+    buffer = BufferActor(str(tmp_path))
+    await buffer.open_stream(StreamSpec(WordStream(games, 0), config, 0, Opponents(0), {"policy": 0}))
+    tasks = await buffer.lease("arena", 4, "first")
+    again = BufferActor(str(tmp_path))
+    assert await again.lease("arena", 4, "first") == tasks
+    tasks += await again.lease("arena", 4, "second")
+    assert [(task.scenario, task.game) for task in tasks] == wanted

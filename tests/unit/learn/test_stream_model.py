@@ -1,7 +1,5 @@
 """A stream against a model of it: whatever happens, it never deadlocks, and no use of an episode is lost or doubled."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections import Counter

@@ -1,8 +1,6 @@
 """Weights as buckets: made by a learner, carried by its sender and shared memory, read by an engine. What every channel
 has to do is in test_channel_contract.py."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import os
@@ -23,27 +21,24 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from cluster.launch.placed_run import planned
 from cluster.planning.plan import make_plan
 from cluster.planning.plan_text import plan_lines
-from learners.export import Exporter, whole_weights
-from learners.model_folder import load_model
+from learners.export import Exporter
 from spag_ray.channels import vllm_twins
 from spag_ray.channels.base import CHANNELS, Entry, Link, Pass, Sender, find
 from spag_ray.channels.buckets import in_shared_memory, tensors_in
 from spag_ray.channels.engine_side import EngineSide
-from spag_ray.config.loading import load_config, parse_config
+from spag_ray.config.loading import load_config
 from spag_ray.errors import ConfigError, LearnerError, WeightSyncError
 from spag_ray.host.shared_memory import folder_in_shared_memory
 from spag_ray.weights.snapshot import Bucket, TensorSpec, make_bucket
+from tests.support.exporting import exporter_of
+from tests.support.settings import config_of
 
 LINK = Link(0, "127.0.0.1:1", 2, 40_000, 60.0)
 
 
 @pytest.fixture
 def exporter(tiny_model: Path) -> Exporter:
-    engine: Any = SimpleNamespace(
-        is_partitioned=False, world=SimpleNamespace(rank=0), gathered=lambda _: contextlib.nullcontext()
-    )
-    model = load_model(str(tiny_model), torch.float32, "sdpa")
-    return Exporter(engine, whole_weights(model, None), torch.bfloat16, 40_000)
+    return exporter_of(tiny_model, 40_000, torch.bfloat16)
 
 
 class Recorded:
@@ -98,9 +93,7 @@ def test_shared_memory_carries_the_buckets_that_the_object_store_would(exporter:
         assert sent.checksum == expected.checksum
 
 
-def test_the_last_weights_are_given_back_when_a_version_was_sent(
-    exporter: Exporter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_weights_are_given_back_after_a_version(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
     """With ZeRO-3, a weight that stays gathered on the sending rank is not gathered in its next step, and the other
     ranks do it alone."""
     gathered: list[str] = []
@@ -267,9 +260,7 @@ def test_buffers_of_vllms_hold_at_least_the_largest_tensor(
         assert (sender._told.backend, sender._told.packed_buffer_size_bytes) == (channel, made)
 
 
-def test_a_rank_that_does_not_send_walks_through_the_weights_all_the_same(
-    exporter: Exporter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_that_does_not_send_walks_through_weights(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
     client, walked, each = Recorded(), [], exporter.each
 
     def watched() -> Iterator[tuple[str, torch.Tensor]]:
@@ -290,93 +281,76 @@ def test_channels_say_what_they_lack(exporter: Exporter) -> None:
                 find(channel).sender(exporter, Recorded(), LINK)
 
 
-GPU = {"engine": {"num_gpus": 1}, "learner": {"num_gpus": 1}}
-HALF = {"engine": {"num_gpus": 0.5}, "learner": {"num_gpus": 0.5}}
+GPU = "engine.num_gpus=1; learner.num_gpus=1"
+HALF = "engine.num_gpus=0.5; learner.num_gpus=0.5"
+COLOCATED = "placement=colocated"
+ADAPTERS = "learner.lora.export=adapter"
+PARTITIONED = f"{COLOCATED}; learner.zero_stage=2"
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("settings", "message"),
     [
-        ({"sync": {"channel": "nccl"}}, "from GPU to GPU: set placement: separate, engine.num_gpus"),
-        ({"sync": {"channel": "nccl"}, "placement": "colocated", **GPU}, "set placement: separate"),
-        ({"sync": {"channel": "ipc"}, **HALF}, "set placement: colocated"),
-        ({"sync": {"channel": "shared_memory"}, "engine": {"kind": "transformers"}}, "engine.kind: transformers"),
-        ({"sync": {"channel": "shared_memory"}, "learner": {"lora": {"export": "adapter"}}}, "sends adapters"),
+        ("sync.channel=nccl", "from GPU to GPU: set placement: separate, engine.num_gpus"),
+        (f"sync.channel=nccl; {COLOCATED}; {GPU}", "set placement: separate"),
+        (f"sync.channel=ipc; {HALF}", "set placement: colocated"),
+        ("sync.channel=shared_memory; engine.kind=transformers", "engine.kind: transformers"),
+        (f"sync.channel=shared_memory; {ADAPTERS}", "sends adapters"),
     ],
 )
-def test_a_channel_that_cannot_work_is_refused_with_the_way_out(data: dict[str, Any], message: str) -> None:
+def test_a_channel_that_cannot_work_is_refused_with_the_way_out(settings: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as refused:
-        parse_config(data)
+        config_of(settings)
     assert "or set sync.channel: object_store" in str(refused.value)
 
 
 def test_channels_that_can_work_are_taken() -> None:
-    parse_config({"sync": {"channel": "nccl"}, **GPU})
-    parse_config({"sync": {"channel": "ipc"}, "placement": "colocated", **HALF})
-    parse_config({"sync": {"channel": "shared_memory"}})
+    config_of(f"sync.channel=nccl; {GPU}")
+    config_of(f"sync.channel=ipc; {COLOCATED}; {HALF}")
+    config_of("sync.channel=shared_memory")
 
 
 @pytest.mark.parametrize(
-    ("data", "channel"),
+    ("settings", "channel"),
     [
-        ({}, "object_store"),
-        ({"placement": "colocated"}, "object_store"),
+        ("seed=0", "object_store"),
+        (COLOCATED, "object_store"),
         (GPU, "nccl"),
-        ({**HALF, "placement": "colocated"}, "ipc"),
-        ({"engine": {"num_gpus": 1}}, "object_store"),
-        ({"engine": {"num_gpus": 1, "num_engines": {"min": 1, "max": 4}}, "learner": {"num_gpus": 1}}, "object_store"),
-        ({"engine": {"num_gpus": 1, "kind": "transformers"}, "learner": {"num_gpus": 1}}, "object_store"),
-        ({"engine": {"num_gpus": 1}, "learner": {"num_gpus": 1, "lora": {}}}, "nccl"),
+        (f"{HALF}; {COLOCATED}", "ipc"),
+        ("engine.num_gpus=1", "object_store"),
+        (f"{GPU}; engine.num_engines={{min: 1, max: 4}}", "object_store"),
+        (f"{GPU}; engine.kind=transformers", "object_store"),
+        (f"{GPU}; learner.lora={{}}", "nccl"),
         (HALF, "object_store"),  # NCCL refuses two processes on one GPU
-        ({"engine": {"num_gpus": 0.5, "num_engines": 2}, "learner": {"num_gpus": 1}}, "object_store"),
+        (f"{GPU}; engine.num_gpus=0.5; engine.num_engines=2", "object_store"),
         # An engine whose GPU no rank is on; four on the one GPU of the rank.
-        (
-            {
-                "engine": {"num_gpus": 0.6, "num_engines": 2},
-                "learner": {"num_gpus": 0.4, "zero_stage": 2},
-                "placement": "colocated",
-            },
-            "object_store",
-        ),
-        (
-            {
-                "engine": {"num_gpus": 0.2, "num_engines": 4},
-                "learner": {"num_gpus": 0.2, "zero_stage": 2},
-                "placement": "colocated",
-            },
-            "ipc",
-        ),
-        ({"engine": {"num_gpus": 1}, "learner": {"num_gpus": 1, "lora": {"export": "adapter"}}}, "object_store"),
+        (f"{PARTITIONED}; engine.num_gpus=0.6; engine.num_engines=2; learner.num_gpus=0.4", "object_store"),
+        (f"{PARTITIONED}; engine.num_gpus=0.2; engine.num_engines=4; learner.num_gpus=0.2", "ipc"),
+        (f"{GPU}; {ADAPTERS}", "object_store"),
     ],
 )
 def test_without_a_channel_weights_take_the_way_between_the_gpus_that_engines_and_learner_have(
-    data: dict[str, Any], channel: str
+    settings: str, channel: str
 ) -> None:
-    config = parse_config(data)
+    config = config_of(settings)
     assert (config.sync.channel, config.channel) == ("auto", channel)
     assert planned(config, "/nowhere").sync.channel == channel, "what a Run gets"
-    explicit = parse_config({**data, "sync": {"channel": channel}})
-    assert explicit.channel == channel
+    assert config_of(f"{settings}; sync.channel={channel}").channel == channel
 
 
 @pytest.mark.parametrize(
-    ("data", "fault"),
+    ("settings", "fault"),
     [
-        ({**HALF, "sync": {"channel": "nccl"}}, "set engine.num_gpus and learner.num_gpus to 1 or more"),
+        (f"{HALF}; sync.channel=nccl", "set engine.num_gpus and learner.num_gpus to 1 or more"),
         (
-            {
-                "engine": {"num_gpus": 1, "tensor_parallel_size": 2},
-                "learner": {"num_gpus": 1, "zero_stage": 2},
-                "placement": "colocated",
-                "sync": {"channel": "ipc"},
-            },
+            f"{PARTITIONED}; {GPU}; engine.tensor_parallel_size=2; sync.channel=ipc",
             "2 GPUs of engines, but 1 learner ranks; set learner.num_ranks: 2",
         ),
     ],
 )
-def test_a_channel_that_cannot_reach_its_gpus_is_refused(data: dict[str, Any], fault: str) -> None:
+def test_a_channel_that_cannot_reach_its_gpus_is_refused(settings: str, fault: str) -> None:
     with pytest.raises(ConfigError, match=fault):
-        parse_config(data)
+        config_of(settings)
 
 
 def test_the_plan_says_the_channel_that_was_chosen_and_what_happens_if_it_breaks() -> None:
@@ -391,11 +365,11 @@ def test_the_plan_says_the_channel_that_was_chosen_and_what_happens_if_it_breaks
 
 def test_an_unknown_channel_is_refused_with_the_names_of_all() -> None:
     with pytest.raises(ConfigError, match="'rdma'; there are object_store, shared_memory, nccl, ipc"):
-        parse_config({"sync": {"channel": "rdma"}})
+        config_of("sync.channel=rdma")
 
 
 def test_a_channel_is_known_to_the_configuration_by_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(CHANNELS, "toy", Entry("tests.support.toy_channel", "by post", gpus="separate"))
     with pytest.raises(ConfigError, match=r"sync\.channel: toy: weights travel by post: set placement: separate"):
-        parse_config({"sync": {"channel": "toy"}})
-    parse_config({"sync": {"channel": "toy"}, **GPU})
+        config_of("sync.channel=toy")
+    config_of(f"sync.channel=toy; {GPU}")

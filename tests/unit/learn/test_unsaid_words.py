@@ -1,7 +1,5 @@
 """Words that a turn is not to say (the attacker's word, words that were said), and what they add to the loss."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The share of a GPU's arithmetic that a step needs: weights are counted by hand, rates are those of this machine."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A run has room for all its engines and learner ranks, or holds none and says what it waits for."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The plan's memory is arithmetic that can be checked: against a model's own tensors, and against sums by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -31,9 +29,7 @@ STREAM = {"self_play": {"games_per_round": 160}}
 def config_of(**changes: Any) -> RunConfig:
     on_gpus: dict[str, Any] = {"num_gpus": 1, "dtype": "bfloat16"}
     base: dict[str, Any] = {"engine": on_gpus, "learner": {**on_gpus, "num_ranks": 4}}
-    merged = {
-        key: {**base.get(key, {}), **value} if isinstance(value, dict) else value for key, value in changes.items()
-    }
+    merged = {k: {**base.get(k, {}), **v} if isinstance(v, dict) else v for k, v in changes.items()}
     return parse_config({**base, **merged})
 
 

@@ -1,7 +1,5 @@
 """`auto` in a learner's section: what a run gets in its place."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """How large a model is, told without loading it: by its shape, and by the headers of its weights."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -31,9 +29,7 @@ TINY: dict[str, Any] = {
         ("gpt_neox", {}),
     ],
 )
-def test_parameters_are_those_that_transformers_makes(
-    family: str, more: dict[str, Any], tied: bool, tmp_path: Path
-) -> None:
+def test_parameters_are_those_of_transformers(family: str, more: dict[str, Any], tied: bool, tmp_path: Path) -> None:
     from spag_ray.families.auto import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.for_model(family, **TINY, **more, tie_word_embeddings=tied)
@@ -84,9 +80,7 @@ def test_a_model_that_is_not_here_is_as_large_as_the_configuration_says(tmp_path
         ({"rope_scaling": {"rope_type": "llama3"}, "max_position_embeddings": 8192}, None),
     ],
 )
-def test_the_longest_tree_is_the_window_or_the_trained_length(
-    given: dict[str, Any], longest: int | None, tmp_path: Path
-) -> None:
+def test_longest_tree_is_window_or_trained_length(given: dict[str, Any], longest: int | None, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **TINY, **given}))
     found = model_size(str(tmp_path), None)
     assert found is not None

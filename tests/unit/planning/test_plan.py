@@ -1,7 +1,5 @@
 """`train --dry-run`: the plan of every shipped config, and that it is made without starting or importing anything."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -97,13 +95,9 @@ def test_a_dry_run_imports_nothing_slow_and_makes_nothing(tmp_path: Path) -> Non
 
 
 def test_rounds_are_counted_as_they_are_played() -> None:
-    config = parse_config(
-        {
-            "imitation": {"games": 100, "batch_games": 8},
-            "self_play": {"rounds": 3, "games_per_round": 50, "batch_games": 16},
-            "evaluation": {"games": 10},
-        }
-    )
+    self_play = {"rounds": 3, "games_per_round": 50, "batch_games": 16}
+    imitation = {"games": 100, "batch_games": 8}
+    config = parse_config({"imitation": imitation, "self_play": self_play, "evaluation": {"games": 10}})
     schedule = make_plan(config).schedule
     assert (schedule.imitation_games, schedule.imitation_steps) == (100, 13)
     assert (schedule.games, schedule.steps, schedule.versions) == (150, 12, 4)
@@ -137,9 +131,7 @@ def test_payoffs_by_round_are_told_in_one_line(tiny_model: Path) -> None:
         ),
     ],
 )
-def test_the_plan_says_after_which_stages_tasks_are_evaluated(
-    settings: dict[str, Any], when: str, tiny_model: Path
-) -> None:
+def test_the_plan_says_after_which_stages_tasks_come(settings: dict[str, Any], when: str, tiny_model: Path) -> None:
     lines = plan_lines(make_plan(parse_config({"model": str(tiny_model), **settings})))
     assert f"  tasks       after {when}" in lines
 

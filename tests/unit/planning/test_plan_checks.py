@@ -1,7 +1,5 @@
 """`train --dry-run` refuses what starts on no machine, and names what it does not check."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -120,9 +118,7 @@ def test_the_shape_of_the_files_model_is_not_that_of_another(capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("gpus", "told"), [(3, "32 attention heads"), (6, "32 attention heads"), (16, None), (2, None), (1, None)]
 )
-def test_a_plan_that_cannot_start_is_a_failed_check(
-    gpus: int, told: str | None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_that_cannot_start_has_failed(gpus: int, told: str | None, capsys: pytest.CaptureFixture[str]) -> None:
     config = load_config("llama2_7b_8gpu", [f"engine.tensor_parallel_size={gpus}", f"engine.num_gpus={gpus}"])
     found = [(each.check, each.status) for each in plan_checks(config)]
     assert found == ([("plan", "fail")] if told else [])
@@ -141,14 +137,9 @@ def test_a_plan_that_cannot_start_is_a_failed_check(
 )
 def test_a_model_that_vllm_cannot_divide_is_a_fault(shape: dict[str, int], gpus: int, told: str | None) -> None:
     whole = {"vocab_size": 96, "hidden_size": 96, "intermediate_size": 96, "num_hidden_layers": 1, **shape}
-    config = parse_config(
-        {
-            "model": "/nowhere/other",
-            "model_shape": whole,
-            "engine": {"num_gpus": gpus, "tensor_parallel_size": gpus},
-            "learner": {"num_gpus": 1},
-        }
-    )
+    engine = {"num_gpus": gpus, "tensor_parallel_size": gpus}
+    model: dict[str, Any] = {"model": "/nowhere/other", "model_shape": whole}
+    config = parse_config({**model, "engine": engine, "learner": {"num_gpus": 1}})
     faults = [each.text for each in plan_checks(config)]
     assert len(faults) == (told is not None)
     assert all(told is not None and told in fault for fault in faults)

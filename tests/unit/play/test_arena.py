@@ -1,7 +1,5 @@
 """The arena: games over fakes that check what they are given."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Sequence
@@ -33,6 +31,11 @@ from tests.support.taboo import expert_of, taboo_rules
 
 CARDS = cards_of({"river": ["water"], "piano": ["music"], "tiger": ["stripes"], "apple": ["fruit"]})
 RULES = taboo_rules(3)
+THINKING = PromptTemplate(
+    style="chat",
+    wordings=(Wording(attacker="Hint at {target_word}.", defender="Find it."),),
+    thought="<think>{thought}</think>",
+)
 
 
 @pytest.fixture(scope="module")
@@ -98,9 +101,9 @@ def tasks(count: int) -> list[GameTask]:
     return [GameTask(number, words[number % 4], "test", seed=1) for number in range(count)]
 
 
-def test_a_game_ends_with_the_turn_that_decides_it(renderer: Any, loop: Any) -> None:
+async def test_a_game_ends_with_the_turn_that_decides_it(renderer: Any) -> None:
     talker = playing(Talker(renderer, ["water", "a river ?"]), renderer)
-    episode = loop.run(play_game(GameTask(0, "river", "test"), talker, RULES))
+    episode = await play_game(GameTask(0, "river", "test"), talker, RULES)
     assert episode.verdict.outcome is Outcome.ATTACKER_WINS
     assert len(episode.turns) == 2
     assert [turn.role for turn in episode.turns] == [Role.ATTACKER, Role.DEFENDER]
@@ -117,33 +120,27 @@ class Refreshed(Talker):
         return [replace(each, first_version=self.version - 1, last_version=self.version) for each in answers]
 
 
-def test_a_turn_that_new_weights_interrupt_has_the_versions_of_its_first_and_its_last_token(
-    renderer: Any, loop: Any
-) -> None:
-    episode = loop.run(
-        play_game(GameTask(0, "tiger", "test"), playing(Refreshed(renderer, ["water"]), renderer), RULES)
-    )
+async def test_a_turn_that_new_weights_interrupt_has_the_versions_of_its_first_and_last_token(renderer: Any) -> None:
+    episode = await play_game(GameTask(0, "tiger", "test"), playing(Refreshed(renderer, ["water"]), renderer), RULES)
     assert [(turn.first_version, turn.last_version) for turn in episode.turns] == list(pairwise(range(4, 11)))
 
 
-def test_a_game_nobody_decides_ends_after_all_its_turns(renderer: Any, loop: Any) -> None:
+async def test_a_game_nobody_decides_ends_after_all_its_turns(renderer: Any) -> None:
     talker = playing(Talker(renderer, ["water"]), renderer)
-    episode = loop.run(play_game(GameTask(0, "tiger", "test"), talker, RULES))
+    episode = await play_game(GameTask(0, "tiger", "test"), talker, RULES)
     assert episode.verdict.outcome is Outcome.TIED
     assert len(episode.turns) == 6
 
 
-def test_each_prompt_of_a_seat_begins_with_all_it_read_and_said_before(renderer: Any, loop: Any) -> None:
+async def test_each_prompt_of_a_seat_begins_with_all_it_read_and_said_before(renderer: Any) -> None:
     talker = playing(Talker(renderer, ["water", "music"]), renderer)
-    turns = loop.run(play_game(GameTask(0, "tiger", "test"), talker, RULES)).turns
+    turns = (await play_game(GameTask(0, "tiger", "test"), talker, RULES)).turns
     for earlier, later in zip(turns, turns[2:], strict=False):
         assert later.prompt_ids[: len(earlier.prompt_ids + earlier.token_ids)] == earlier.prompt_ids + earlier.token_ids
 
 
 @pytest.mark.parametrize("style", ["chat", "lines", "flat"])
-def test_a_visitor_is_answered_by_a_player_that_has_read_the_rules_and_all_that_was_said(
-    style: str, tiny_model: Path, loop: Any
-) -> None:
+async def test_a_visitors_player_has_read_the_rules_and_all_that_was_said(style: str, tiny_model: Path) -> None:
     renderer = taboo_renderer(load_template(style), load_tokenizer(str(tiny_model)), 3)
     heard: list[tuple[int, ...]] = []
 
@@ -153,9 +150,9 @@ def test_a_visitor_is_answered_by_a_player_that_has_read_the_rules_and_all_that_
             return await super().generate(requests)
 
     player = Player(pool_of(Listener(renderer, ["what", "where", "when"])), renderer, Sampling())
-    said, _, _ = loop.run(answer(GameTask(0, "river", "visit"), ["hint water"], Role.DEFENDER, player, RULES))
+    said, _, _ = await answer(GameTask(0, "river", "visit"), ["hint water"], Role.DEFENDER, player, RULES)
     texts = [*said, "big and old"]
-    said, _, _ = loop.run(answer(GameTask(0, "river", "visit"), texts, Role.DEFENDER, player, RULES))
+    said, _, _ = await answer(GameTask(0, "river", "visit"), texts, Role.DEFENDER, player, RULES)
     text = renderer.text_of(heard[1])
     assert text.startswith(renderer.text_of(heard[0])[:40])
     assert len(heard[1]) > len(heard[0])
@@ -163,54 +160,54 @@ def test_a_visitor_is_answered_by_a_player_that_has_read_the_rules_and_all_that_
         assert words in text
 
 
-def test_no_more_games_are_in_flight_than_allowed_and_none_is_lost(renderer: Any, loop: Any) -> None:
+async def test_no_more_games_are_in_flight_than_allowed_and_none_is_lost(renderer: Any) -> None:
     talker = Talker(renderer, ["water"], delay_s=0.001)
-    episodes = loop.run(collect(play_games(TaskList(tasks(20)), playing(talker, renderer), RULES, games_in_flight=6)))
+    episodes = await collect(play_games(TaskList(tasks(20)), playing(talker, renderer), RULES, games_in_flight=6))
     assert sorted(episode.number for episode in episodes) == list(range(20))
     assert talker.most_at_once == 6
 
 
-def test_every_turn_of_every_game_has_a_seed_of_its_own_that_the_run_decides(renderer: Any, loop: Any) -> None:
+async def test_every_turn_of_every_game_has_a_seed_of_its_own_that_the_run_decides(renderer: Any) -> None:
     seeds = []
     for seed in (1, 1, 2):
         talker = Talker(renderer, ["water"])
         games = [replace(task, seed=seed) for task in tasks(5)]
-        loop.run(collect(play_games(TaskList(games), playing(talker, renderer), RULES, 5)))
+        await collect(play_games(TaskList(games), playing(talker, renderer), RULES, 5))
         seeds.append(sorted(talker.seeds))
     assert seeds[0] == seeds[1]
     assert len({*seeds[0], *seeds[2]}) == 60
     assert max(seeds[0]) < 2**63, "an engine takes signed integers of 64 bits"
 
 
-def test_a_game_has_the_temperature_of_its_attacker(renderer: Any, loop: Any) -> None:
+async def test_a_game_has_the_temperature_of_its_attacker(renderer: Any) -> None:
     seats = {
         role: Player(pool_of(Talker(renderer, ["water"])), renderer, Sampling(temperature, 16))
         for role, temperature in (("attacker", 0.5), ("defender", 0.25))
     }
-    assert loop.run(play_game(GameTask(0, "tiger", "test"), seats, RULES)).temperature == 0.5
+    assert (await play_game(GameTask(0, "tiger", "test"), seats, RULES)).temperature == 0.5
 
 
-def test_any_claim_of_the_defender_ends_a_game_by_the_published_rules(renderer: Any, loop: Any) -> None:
+async def test_any_claim_of_the_defender_ends_a_game_by_the_published_rules(renderer: Any) -> None:
     talker = playing(Talker(renderer, ["big and old", "i know the word"]), renderer)
-    episode = loop.run(play_game(GameTask(0, "tiger", "test"), talker, taboo_rules(3, "published")))
+    episode = await play_game(GameTask(0, "tiger", "test"), talker, taboo_rules(3, "published"))
     assert (len(episode.turns), episode.verdict.outcome) == (2, Outcome.TIED), "the referee counts it as no guess"
 
 
-def test_an_engine_error_ends_the_games_and_is_raised(renderer: Any, loop: Any) -> None:
+async def test_an_engine_error_ends_the_games_and_is_raised(renderer: Any) -> None:
     class Broken(Talker):
         async def generate(self, requests: Sequence[Request]) -> list[Completion]:
             raise EngineError("no more")
 
     broken = playing(Broken(renderer, ["x"]), renderer)
     with pytest.raises(EngineError, match="no more"):
-        loop.run(collect(play_games(TaskList(tasks(3)), broken, RULES, 3)))
+        await collect(play_games(TaskList(tasks(3)), broken, RULES, 3))
 
 
-def test_the_scripted_expert_plays_sensible_games(renderer: Any, loop: Any) -> None:
+async def test_the_scripted_expert_plays_sensible_games(renderer: Any) -> None:
     cards = {word: Card(word, card.clues, (Trap(f"{card.clues[0]} ?", f"a {word}"),)) for word, card in CARDS.items()}
     policy = expert_of(cards, renderer.reply_ids, Habits(asks=0.8, waits=0.7, walks_in=1.0), max_turns=3)
     expert = playing(policy, renderer)
-    episodes = loop.run(collect(play_games(TaskList(tasks(40)), expert, RULES, 8)))
+    episodes = await collect(play_games(TaskList(tasks(40)), expert, RULES, 8))
     outcomes = [episode.verdict.outcome for episode in episodes]
     assert outcomes.count(Outcome.ATTACKER_WINS) > 5
     assert outcomes.count(Outcome.DEFENDER_WINS) > 5
@@ -236,10 +233,10 @@ class Failing(Talker):
         return await super().generate(requests)
 
 
-def test_a_new_game_sits_down_where_there_are_fewest_and_stays_there(renderer: Any, loop: Any) -> None:
+async def test_a_new_game_sits_down_where_there_are_fewest_and_stays_there(renderer: Any) -> None:
     quick, slow = Talker(renderer, ["water"]), Talker(renderer, ["water"], delay_s=0.02)
     pool = pool_of(quick, slow)
-    loop.run(collect(play_games(TaskList(tasks(40)), both(pool, renderer), RULES, games_in_flight=4)))
+    await collect(play_games(TaskList(tasks(40)), both(pool, renderer), RULES, games_in_flight=4))
     assert len(quick.seeds) > 2 * len(slow.seeds) > 0, "the quick engine's games end sooner"
     assert len(quick.seeds) % 6 == 0, "whole games of 6 turns"
     assert len(slow.seeds) % 6 == 0, "whole games of 6 turns"
@@ -247,12 +244,10 @@ def test_a_new_game_sits_down_where_there_are_fewest_and_stays_there(renderer: A
 
 
 @pytest.mark.parametrize("error", [EngineError("out of luck"), EngineGoneError("gone"), None])
-def test_a_lost_turn_is_asked_elsewhere_and_the_game_goes_on_there(
-    error: Exception | None, renderer: Any, loop: Any
-) -> None:
+async def test_a_lost_turn_is_asked_elsewhere_and_its_game_goes_on(error: Exception | None, renderer: Any) -> None:
     failing, good = Failing(renderer, good=5, error=error), Talker(renderer, ["water"])
     pool = pool_of(failing, good, turn_timeout_s=0.2)
-    episodes = loop.run(collect(play_games(TaskList(tasks(8)), both(pool, renderer), RULES, games_in_flight=8)))
+    episodes = await collect(play_games(TaskList(tasks(8)), both(pool, renderer), RULES, games_in_flight=8))
     assert sorted(episode.number for episode in episodes) == list(range(8))
     assert all(len(episode.turns) == 6 for episode in episodes)
     assert (pool.timeouts > 0) == (error is None)
@@ -262,57 +257,49 @@ def test_a_lost_turn_is_asked_elsewhere_and_the_game_goes_on_there(
     assert set(pool.games.values()) == {0}
 
 
-def test_a_game_whose_turn_nobody_answers_begins_again_and_then_ends_all(renderer: Any, loop: Any) -> None:
+async def test_a_game_whose_turn_nobody_answers_begins_again_and_then_ends_all(renderer: Any) -> None:
     flaky = Failing(renderer, good=3, error=EngineError("out of luck"))
 
-    async def heal() -> list[Any]:
-        games = asyncio.create_task(
-            collect(play_games(TaskList(tasks(1)), both(pool_of(flaky, max_tries=2), renderer), RULES, 1))
-        )
-        while len(flaky.asked) < 5:
-            await asyncio.sleep(0)
-        flaky.good = 99
-        return await games
-
-    (episode,) = loop.run(heal())
+    games = asyncio.create_task(
+        collect(play_games(TaskList(tasks(1)), both(pool_of(flaky, max_tries=2), renderer), RULES, 1))
+    )
+    while len(flaky.asked) < 5:
+        await asyncio.sleep(0)
+    flaky.good = 99
+    (episode,) = await games
     assert len(episode.turns) == 6
     assert flaky.asked.count("test/000000/0") == 2
     hopeless = pool_of(Failing(renderer, good=3, error=EngineError("out of luck")), max_tries=2)
     with pytest.raises(EngineError, match="out of luck"):
-        loop.run(collect(play_games(TaskList(tasks(1)), both(hopeless, renderer), RULES, 1)))
+        await collect(play_games(TaskList(tasks(1)), both(hopeless, renderer), RULES, 1))
 
 
-def test_a_turn_and_a_game_are_tried_as_often_as_allowed_and_each_try_has_a_name_of_its_own(
-    renderer: Any, loop: Any
-) -> None:
+async def test_a_turn_and_a_game_are_tried_as_often_as_allowed_each_try_under_its_own_name(renderer: Any) -> None:
     refusing = Failing(renderer, good=0, error=EngineError("out of luck"))
     players = both(pool_of(refusing, max_tries=2), renderer)
     with pytest.raises(EngineError, match="out of luck"):
-        loop.run(collect(play_games(TaskList(tasks(1)), players, RULES, 1, max_tries=3)))
+        await collect(play_games(TaskList(tasks(1)), players, RULES, 1, max_tries=3))
     assert refusing.asked == ["test/000000/0", "test/000000/0#2"] * 3
 
 
-def test_a_turn_whose_log_probabilities_are_not_finite_is_played_by_another_engine(renderer: Any, loop: Any) -> None:
+async def test_a_turn_whose_log_probabilities_are_not_finite_is_played_by_another_engine(renderer: Any) -> None:
     class Ill(Talker):
         async def generate(self, requests: Sequence[Request]) -> list[Completion]:
-            return [
-                replace(each, logprobs=(float("nan"),) * len(each.logprobs))
-                for each in await super().generate(requests)
-            ]
+            return [replace(r, logprobs=(math.nan,) * len(r.logprobs)) for r in await super().generate(requests)]
 
     pool = pool_of(Ill(renderer, ["water"]), Talker(renderer, ["water"]))
-    (episode,) = loop.run(collect(play_games(TaskList(tasks(1)), both(pool, renderer), RULES, 1)))
+    (episode,) = await collect(play_games(TaskList(tasks(1)), both(pool, renderer), RULES, 1))
     assert len(episode.turns) == 6
     assert all(math.isfinite(sum(turn.logprobs)) for turn in episode.turns)
 
 
-def test_a_turn_that_is_tried_no_more_waits_for_no_other_engine(renderer: Any, loop: Any) -> None:
+async def test_a_turn_that_is_tried_no_more_waits_for_no_other_engine(renderer: Any) -> None:
     pool = pool_of(Failing(renderer, good=0, error=EngineGoneError("gone")), max_tries=1, join_timeout_s=0.05)
     with pytest.raises(EngineGoneError, match="gone"):
-        loop.run(play_game(tasks(1)[0], both(pool, renderer), RULES))
+        await play_game(tasks(1)[0], both(pool, renderer), RULES)
 
 
-def test_a_game_that_finds_no_other_engine_is_counted_once_where_it_was(renderer: Any, loop: Any) -> None:
+async def test_a_game_that_finds_no_other_engine_is_counted_once_where_it_was(renderer: Any) -> None:
     class Closing(Failing):
         async def generate(self, requests: Sequence[Request]) -> list[Completion]:
             pool.close("engine-0")
@@ -320,58 +307,47 @@ def test_a_game_that_finds_no_other_engine_is_counted_once_where_it_was(renderer
 
     pool = pool_of(Closing(renderer, good=0, error=EngineError("out of luck")), join_timeout_s=0.05)
     with pytest.raises(EngineError, match="no engine plays talker"):
-        loop.run(play_game(tasks(1)[0], both(pool, renderer), RULES))
+        await play_game(tasks(1)[0], both(pool, renderer), RULES)
     assert pool.games == {"engine-0": 0}
 
 
-def test_engines_join_and_leave_while_games_run(renderer: Any, loop: Any) -> None:
-    async def scenario() -> tuple[list[Any], Talker]:
-        pool = pool_of(join_timeout_s=5.0)
-        games = asyncio.create_task(
-            collect(play_games(TaskList(tasks(30)), both(pool, renderer), RULES, games_in_flight=6))
-        )
-        await asyncio.sleep(0.01)  # games wait: there is no engine
-        first, second = (Talker(renderer, ["water"], delay_s=0.005) for _ in range(2))
-        join(pool, "first", first)
-        await asyncio.sleep(0.02)
-        join(pool, "second", second)
-        await pool.drain("first")
-        assert pool.games["first"] == 0
-        assert not games.done()
-        pool.drop("first")
-        return await games, second
-
-    episodes, second = loop.run(scenario())
+async def test_engines_join_and_leave_while_games_run(renderer: Any) -> None:
+    pool = pool_of(join_timeout_s=5.0)
+    games = asyncio.create_task(collect(play_games(TaskList(tasks(30)), both(pool, renderer), RULES, 6)))
+    await asyncio.sleep(0.01)  # games wait: there is no engine
+    first, second = (Talker(renderer, ["water"], delay_s=0.005) for _ in range(2))
+    join(pool, "first", first)
+    await asyncio.sleep(0.02)
+    join(pool, "second", second)
+    await pool.drain("first")
+    assert pool.games["first"] == 0
+    assert not games.done()
+    pool.drop("first")
+    episodes = await games
     assert len(episodes) == 30
     assert len(second.seeds) > 30
 
 
-def test_an_engine_that_goes_while_its_games_are_waited_for_is_waited_for_no_longer(loop: Any, renderer: Any) -> None:
-    async def scenario() -> None:
-        pool = pool_of(Talker(renderer, []))
-        await pool.seat()
-        draining = asyncio.create_task(pool.drain("engine-0"))
-        await asyncio.sleep(0)
-        pool.reopen("engine-0")
-        pool.drop("engine-0")
-        await asyncio.wait_for(draining, 5)
-
-    loop.run(scenario())
+async def test_an_engine_that_goes_while_its_games_are_waited_for_is_waited_for_no_longer(renderer: Any) -> None:
+    pool = pool_of(Talker(renderer, []))
+    await pool.seat()
+    draining = asyncio.create_task(pool.drain("engine-0"))
+    await asyncio.sleep(0)
+    pool.reopen("engine-0")
+    pool.drop("engine-0")
+    await asyncio.wait_for(draining, 5)
 
 
-def test_an_engine_that_is_reopened_gets_the_games_that_waited(loop: Any, renderer: Any) -> None:
-    async def scenario() -> None:
-        pool = pool_of(Talker(renderer, []), join_timeout_s=5.0)
-        pool.close("engine-0")
-        waiting = asyncio.create_task(pool.seat())
-        await asyncio.sleep(0)
-        pool.reopen("engine-0")
-        assert (await asyncio.wait_for(waiting, 1)).name == "engine-0"
-
-    loop.run(scenario())
+async def test_an_engine_that_is_reopened_gets_the_games_that_waited(renderer: Any) -> None:
+    pool = pool_of(Talker(renderer, []), join_timeout_s=5.0)
+    pool.close("engine-0")
+    waiting = asyncio.create_task(pool.seat())
+    await asyncio.sleep(0)
+    pool.reopen("engine-0")
+    assert (await asyncio.wait_for(waiting, 1)).name == "engine-0"
 
 
-def test_a_game_goes_on_with_the_engine_that_takes_the_place_of_its_own(loop: Any, renderer: Any) -> None:
+async def test_a_game_goes_on_with_the_engine_that_takes_the_place_of_its_own(renderer: Any) -> None:
     old, new = Talker(renderer, ["water"]), Talker(renderer, ["water"])
 
     class Replaced(Talker):
@@ -380,140 +356,117 @@ def test_a_game_goes_on_with_the_engine_that_takes_the_place_of_its_own(loop: An
             return await old.generate(requests)
 
     pool = pool_of(Replaced(renderer, []))
-    assert len(loop.run(play_game(tasks(1)[0], both(pool, renderer), RULES)).turns) == 6
+    assert len((await play_game(tasks(1)[0], both(pool, renderer), RULES)).turns) == 6
     assert (len(old.seeds), len(new.seeds)) == (1, 5)
     assert pool.games == {"engine-0": 0}
 
 
-def test_an_engine_gets_games_in_proportion_to_its_share(loop: Any, renderer: Any) -> None:
-    async def scenario() -> dict[str, int]:
-        pool = EnginePool("talker")
-        for name, share in (("half", 0.5), ("whole", 1.0), ("quarter", 0.25)):
-            join(pool, name, Talker(renderer, []), share)
-        for _ in range(28):
-            await pool.seat()
-        return pool.games
-
-    assert loop.run(scenario()) == {"half": 8, "whole": 16, "quarter": 4}
+async def test_an_engine_gets_games_in_proportion_to_its_share(renderer: Any) -> None:
+    pool = EnginePool("talker")
+    for name, share in (("half", 0.5), ("whole", 1.0), ("quarter", 0.25)):
+        join(pool, name, Talker(renderer, []), share)
+    for _ in range(28):
+        await pool.seat()
+    assert pool.games == {"half": 8, "whole": 16, "quarter": 4}
 
 
-def test_two_that_drain_an_engine_at_once_both_return(loop: Any, renderer: Any) -> None:
-    async def scenario() -> None:
-        pool = EnginePool("talker")
-        join(pool, "first", Talker(renderer, []))
-        member = await pool.seat()
-        drains = [asyncio.create_task(pool.drain("first")) for _ in range(2)]
-        await asyncio.sleep(0.01)
-        pool.leave(member)
-        await asyncio.wait_for(asyncio.gather(*drains), 1)
-
-    loop.run(scenario())
+async def test_two_that_drain_an_engine_at_once_both_return(renderer: Any) -> None:
+    pool = EnginePool("talker")
+    join(pool, "first", Talker(renderer, []))
+    member = await pool.seat()
+    drains = [asyncio.create_task(pool.drain("first")) for _ in range(2)]
+    await asyncio.sleep(0.01)
+    pool.leave(member)
+    await asyncio.wait_for(asyncio.gather(*drains), 1)
 
 
-def test_the_first_games_go_to_the_engine_that_has_the_largest_share(loop: Any, renderer: Any) -> None:
-    async def scenario() -> list[str]:
-        pool = EnginePool("talker")
-        for name, share in (("quarter", 0.25), ("whole", 1.0)):
-            join(pool, name, Talker(renderer, []), share)
-        return [(await pool.seat()).name for _ in range(3)]
-
-    assert loop.run(scenario()) == ["whole"] * 3
+async def test_the_first_games_go_to_the_engine_that_has_the_largest_share(renderer: Any) -> None:
+    pool = EnginePool("talker")
+    for name, share in (("quarter", 0.25), ("whole", 1.0)):
+        join(pool, name, Talker(renderer, []), share)
+    assert [(await pool.seat()).name for _ in range(3)] == ["whole"] * 3
 
 
-def test_an_engine_without_a_share_gets_no_game_and_leaves_with_its_last(loop: Any, renderer: Any) -> None:
-    async def scenario() -> None:
-        pool = EnginePool("talker", join_timeout_s=0.05)
-        join(pool, "leaves", Talker(renderer, []))
-        first, second = await pool.seat(), await pool.seat()
-        assert pool.reshare("leaves", 0.0)
-        with pytest.raises(EngineError, match="no engine plays talker"):
-            await pool.seat()
-        pool.leave(first)
-        assert pool.games == {"leaves": 1}
-        drained = asyncio.create_task(pool.drain("leaves"))
-        await asyncio.sleep(0.01)
-        assert not drained.done()
-        pool.leave(second)
-        await asyncio.wait_for(drained, 1)
-        assert pool.games == {}
-        assert not pool.reshare("leaves", 1.0), "it would have to join again"
-
-    loop.run(scenario())
+async def test_an_engine_without_a_share_gets_no_game_and_leaves_with_its_last(renderer: Any) -> None:
+    pool = EnginePool("talker", join_timeout_s=0.05)
+    join(pool, "leaves", Talker(renderer, []))
+    first, second = await pool.seat(), await pool.seat()
+    assert pool.reshare("leaves", 0.0)
+    with pytest.raises(EngineError, match="no engine plays talker"):
+        await pool.seat()
+    pool.leave(first)
+    assert pool.games == {"leaves": 1}
+    drained = asyncio.create_task(pool.drain("leaves"))
+    await asyncio.sleep(0.01)
+    assert not drained.done()
+    pool.leave(second)
+    await asyncio.wait_for(drained, 1)
+    assert pool.games == {}
+    assert not pool.reshare("leaves", 1.0), "it would have to join again"
 
 
-def test_an_engine_that_gets_a_share_again_before_it_has_left_stays(loop: Any, renderer: Any) -> None:
-    async def scenario() -> None:
-        pool = EnginePool("talker", join_timeout_s=5.0)
-        join(pool, "stays", Talker(renderer, []))
-        game = await pool.seat()
-        pool.reshare("stays", 0.0)
-        waiting = asyncio.create_task(pool.seat())
-        await asyncio.sleep(0.01)
-        pool.reshare("stays", 0.5)
-        assert (await asyncio.wait_for(waiting, 1)) is game
-        pool.leave(game)
-        assert pool.games == {"stays": 1}
-
-    loop.run(scenario())
+async def test_an_engine_that_gets_a_share_again_before_it_has_left_stays(renderer: Any) -> None:
+    pool = EnginePool("talker", join_timeout_s=5.0)
+    join(pool, "stays", Talker(renderer, []))
+    game = await pool.seat()
+    pool.reshare("stays", 0.0)
+    waiting = asyncio.create_task(pool.seat())
+    await asyncio.sleep(0.01)
+    pool.reshare("stays", 0.5)
+    assert (await asyncio.wait_for(waiting, 1)) is game
+    pool.leave(game)
+    assert pool.games == {"stays": 1}
 
 
-def test_games_without_an_engine_end_with_a_line_that_says_so(renderer: Any, loop: Any) -> None:
+async def test_games_without_an_engine_end_with_a_line_that_says_so(renderer: Any) -> None:
     pool = pool_of(join_timeout_s=0.05)
     with pytest.raises(EngineError, match="no engine plays talker"):
-        loop.run(collect(play_games(TaskList(tasks(1)), both(pool, renderer), RULES, 1)))
+        await collect(play_games(TaskList(tasks(1)), both(pool, renderer), RULES, 1))
 
 
-def test_the_wait_for_room_does_not_count_as_a_wait_for_an_engine(renderer: Any, loop: Any) -> None:
-    async def scenario() -> list[Any]:
-        pool = pool_of(join_timeout_s=0.2)
-        pool.wait_for_room("late")
-        games = asyncio.create_task(collect(play_games(TaskList(tasks(1)), both(pool, renderer), RULES, 1)))
-        await asyncio.sleep(0.5)
-        pool.found_room("late")
-        await asyncio.sleep(0.1)
-        join(pool, "late", Talker(renderer, ["water"]))
-        return await games
-
-    assert len(loop.run(scenario())) == 1
+async def test_the_wait_for_room_does_not_count_as_a_wait_for_an_engine(renderer: Any) -> None:
+    pool = pool_of(join_timeout_s=0.2)
+    pool.wait_for_room("late")
+    games = asyncio.create_task(collect(play_games(TaskList(tasks(1)), both(pool, renderer), RULES, 1)))
+    await asyncio.sleep(0.5)
+    pool.found_room("late")
+    await asyncio.sleep(0.1)
+    join(pool, "late", Talker(renderer, ["water"]))
+    assert len(await games) == 1
     pool = pool_of(join_timeout_s=0.2)
     pool.wait_for_room("late")
     pool.found_room("late")
     with pytest.raises(EngineError, match="no engine plays talker"):
-        loop.run(collect(play_games(TaskList(tasks(1)), both(pool, renderer), RULES, 1)))
+        await collect(play_games(TaskList(tasks(1)), both(pool, renderer), RULES, 1))
 
 
-def test_the_limit_of_a_wait_for_an_engine_is_for_all_of_it_but_the_wait_for_room(renderer: Any, loop: Any) -> None:
-    async def scenario() -> None:
-        pool = pool_of(join_timeout_s=0.2)
-        pool.wait_for_room("late")
-        waiting = asyncio.create_task(pool.seat())
-        await asyncio.sleep(0.3)
-        pool.found_room("late")
-        await asyncio.sleep(0)
-        join(pool, "late", Talker(renderer, []))
-        assert (await asyncio.wait_for(waiting, 5)).name == "late"
+async def test_the_limit_of_a_wait_for_an_engine_is_for_all_of_it_but_the_wait_for_room(renderer: Any) -> None:
+    pool = pool_of(join_timeout_s=0.2)
+    pool.wait_for_room("late")
+    waiting = asyncio.create_task(pool.seat())
+    await asyncio.sleep(0.3)
+    pool.found_room("late")
+    await asyncio.sleep(0)
+    join(pool, "late", Talker(renderer, []))
+    assert (await asyncio.wait_for(waiting, 5)).name == "late"
 
-        asked: list[float] = []
+    asked: list[float] = []
 
-        class Noisy(EnginePool):
-            """Something that helps nobody changes every 0.15 s."""
+    class Noisy(EnginePool):
+        """Something that helps nobody changes every 0.15 s."""
 
-            async def _wait_for_change(self, left_s: float) -> float:
-                asked.append(left_s)
-                if left_s <= 0 or len(asked) > 9:
-                    raise EngineError("no engine")
-                return 0.15
+        async def _wait_for_change(self, left_s: float) -> float:
+            asked.append(left_s)
+            if left_s <= 0 or len(asked) > 9:
+                raise EngineError("no engine")
+            return 0.15
 
-        with pytest.raises(EngineError, match="no engine"):
-            await Noisy("talker", join_timeout_s=0.4).seat()
-        assert asked == pytest.approx([0.4, 0.25, 0.1, -0.05])
-
-    loop.run(scenario())
+    with pytest.raises(EngineError, match="no engine"):
+        await Noisy("talker", join_timeout_s=0.4).seat()
+    assert asked == pytest.approx([0.4, 0.25, 0.1, -0.05])
 
 
-def test_the_word_is_scored_at_each_turn_of_the_defender_as_the_model_itself_says(
-    renderer: Any, loop: Any, tiny_model: Path
-) -> None:
+async def test_the_word_is_scored_at_each_defenders_turn_as_the_model_says(renderer: Any, tiny_model: Path) -> None:
     """Against a forward pass by hand over what the defender read, the claim's opening, the word and its mark."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -521,7 +474,7 @@ def test_the_word_is_scored_at_each_turn_of_the_defender_as_the_model_itself_say
     model = AutoModelForCausalLM.from_pretrained(tiny_model).eval()
     players = playing(TransformersPolicy(str(tiny_model), max_model_len=512), renderer)
     asked = [replace(task, could_have_known=True) for task in tasks(8)]
-    episodes = loop.run(collect(play_games(TaskList(asked), players, RULES, 4)))
+    episodes = await collect(play_games(TaskList(asked), players, RULES, 4))
     scored = [(turn, episode.scenario) for episode in episodes for turn in episode.turns if turn.word_logprob]
     assert len(scored) == sum(turn.role is Role.DEFENDER for episode in episodes for turn in episode.turns) >= 8
     for turn, word in scored:
@@ -554,17 +507,17 @@ class Scorer(Talker):
         return [Score((self._answer, -0.5), False) for _ in sequences]
 
 
-def test_all_turns_of_a_game_are_scored_in_one_call_and_only_where_that_is_wanted(renderer: Any, loop: Any) -> None:
+async def test_all_turns_of_a_game_are_scored_in_one_call_and_only_where_that_is_wanted(renderer: Any) -> None:
     scorer = Scorer(renderer, -1.0)
     players = playing(scorer, renderer)
     for wanted in (False, True):
         task = GameTask(0, "tiger", "test", could_have_known=wanted)
-        turns = loop.run(play_game(task, players, RULES)).turns
+        turns = (await play_game(task, players, RULES)).turns
         assert [turn.word_logprob for turn in turns] == [None, -1.5 if wanted else None] * 3
     assert scorer.calls == [3]
 
 
-def test_a_player_that_is_an_adapter_is_asked_and_scored_by_its_name(renderer: Any, loop: Any) -> None:
+async def test_a_player_that_is_an_adapter_is_asked_and_scored_by_its_name(renderer: Any) -> None:
     asked: list[str | None] = []
 
     class Adapters(Scorer):
@@ -579,35 +532,33 @@ def test_a_player_that_is_an_adapter_is_asked_and_scored_by_its_name(renderer: A
     newest, past = (Player(pool_of(Adapters(renderer, -1.0)), renderer, Sampling(1.0, 16), adapter=name)
                     for name in (None, "past-1"))  # fmt: skip
     task = GameTask(0, "tiger", "test", could_have_known=True)
-    loop.run(play_game(task, {"attacker": newest, "defender": past}, RULES))
+    await play_game(task, {"attacker": newest, "defender": past}, RULES)
     assert asked == [None, "past-1"] * 3 + ["past-1 scores"]
 
 
-def test_a_word_that_rounding_makes_more_than_certain_is_certain(renderer: Any, loop: Any) -> None:
+async def test_a_word_that_rounding_makes_more_than_certain_is_certain(renderer: Any) -> None:
     class Sure(Talker):
         async def score(self, sequences: Any, temperature: float = 1.0, adapter: str | None = None) -> list[Score]:
             return [Score((1e-7,), True) for _ in sequences]
 
     task = GameTask(0, "tiger", "test", could_have_known=True)
-    turns = loop.run(play_game(task, playing(Sure(renderer, ["water"]), renderer), RULES)).turns
+    turns = (await play_game(task, playing(Sure(renderer, ["water"]), renderer), RULES)).turns
     assert [turn.word_logprob for turn in turns] == [None, 0.0] * 3
 
 
 @pytest.mark.parametrize(
     "answer", [EngineError("no"), EngineGoneError("gone"), 30.0, -float("inf"), float("nan")], ids=str
 )
-def test_a_game_is_not_lost_by_what_cannot_be_scored(answer: Any, renderer: Any, loop: Any) -> None:
+async def test_a_game_is_not_lost_by_what_cannot_be_scored(answer: Any, renderer: Any) -> None:
     pool = pool_of(Scorer(renderer, answer), turn_timeout_s=0.1)
     task = GameTask(0, "tiger", "test", could_have_known=True)
-    episode = loop.run(play_game(task, both(pool, renderer), RULES))
+    episode = await play_game(task, both(pool, renderer), RULES)
     assert len(episode.turns) == 6
     assert all(turn.word_logprob is None for turn in episode.turns)
     assert pool.games == {"engine-0": 0}, "it has left its seat"
 
 
-def test_a_word_that_is_no_piece_of_a_claim_and_a_player_without_probabilities_are_not_scored(
-    renderer: Any, loop: Any
-) -> None:
+async def test_a_word_that_joins_its_claim_and_a_player_without_probabilities_are_not_scored(renderer: Any) -> None:
     class Joins:
         def __getattr__(self, name: str) -> Any:
             return getattr(renderer, name)
@@ -621,7 +572,7 @@ def test_a_word_that_is_no_piece_of_a_claim_and_a_player_without_probabilities_a
         Player(pool_of(scorer), joins, Sampling(1.0, 16)),
         Player(pool_of(scorer), renderer, Sampling(1.0, 16), can_score=False),
     ):
-        episode = loop.run(play_game(task, dict.fromkeys(("attacker", "defender"), player), RULES))
+        episode = await play_game(task, dict.fromkeys(("attacker", "defender"), player), RULES)
         assert len(episode.turns) == 6
         assert all(turn.word_logprob is None for turn in episode.turns)
     assert scorer.calls == []
@@ -648,10 +599,10 @@ def heard_by(listener: Any, renderer: Any, players: Any, **options: Any) -> dict
     return {**players, LISTENER: Player(pool_of(listener, **options), renderer, Sampling())}
 
 
-def test_a_listener_scores_the_word_after_the_rules_and_after_each_hint(renderer: Any, loop: Any) -> None:
+async def test_a_listener_scores_the_word_after_the_rules_and_after_each_hint(renderer: Any) -> None:
     listener = Listens(renderer, (-4.0, -3.0, -1.0, -2.0))
     players = heard_by(listener, renderer, playing(Talker(renderer, ["water", "music"]), renderer))
-    turns = loop.run(play_game(GameTask(0, "tiger", "test"), players, RULES)).turns
+    turns = (await play_game(GameTask(0, "tiger", "test"), players, RULES)).turns
     assert [turn.listener_logprob for turn in turns] == [-4.5, -3.5, None, -1.5, None, -2.5]
     assert all(turn.word_logprob is None for turn in turns)
     claim = renderer.claim("tiger")
@@ -666,18 +617,14 @@ def test_a_listener_scores_the_word_after_the_rules_and_after_each_hint(renderer
 
 
 @pytest.mark.parametrize("style", ["chat", "lines", "flat"])
-def test_a_listener_of_another_tokenizer_reads_texts_of_its_own(style: str, loop: Any) -> None:
-    template = PromptTemplate(
-        style=cast(Any, style),
-        wordings=(Wording(attacker="Hint at {target_word}.", defender="Find it."),),
-        thought="<think>{thought}</think>",
-    )
+async def test_a_listener_of_another_tokenizer_reads_texts_of_its_own(style: str) -> None:
+    template = THINKING.model_copy(update={"style": style})
     own = taboo_renderer(template, tokenizer_of("llama"), 3)
     listener = Listens(own, (-4.0, -3.0, -1.0, -2.0))
     thinks = taboo_renderer(template, tokenizer_of("chatml"), 3)
     players = heard_by(listener, own, playing(Talker(thinks, ["<think>cat</think>water", "music"]), thinks))
     game = replace(RULES, game=TabooGame(template, 3), style=style)
-    turns = loop.run(play_game(GameTask(0, "tiger", "test"), players, game)).turns
+    turns = (await play_game(GameTask(0, "tiger", "test"), players, game)).turns
     assert [turn.text for turn in turns] == ["water", "music"] * 3
     assert [turn.listener_logprob for turn in turns] == [-4.5, -3.5, None, -1.5, None, -2.5]
     read = [own.tokenizer.decode(prompt) for prompt, _ in listener.asked]
@@ -688,37 +635,37 @@ def test_a_listener_of_another_tokenizer_reads_texts_of_its_own(style: str, loop
 @pytest.mark.parametrize(
     "answer", [EngineError("no"), EngineGoneError("gone"), 30.0, -float("inf"), float("nan")], ids=str
 )
-def test_a_game_whose_listener_fails_is_kept_without_any_of_its_scores(answer: Any, renderer: Any, loop: Any) -> None:
+async def test_a_game_whose_listener_fails_is_kept_without_any_of_its_scores(answer: Any, renderer: Any) -> None:
     listener = Scorer(renderer, answer)
     players = heard_by(listener, renderer, playing(Talker(renderer, ["water"]), renderer), turn_timeout_s=0.1)
-    turns = loop.run(play_game(GameTask(0, "tiger", "test"), players, RULES)).turns
+    turns = (await play_game(GameTask(0, "tiger", "test"), players, RULES)).turns
     assert [turn.listener_logprob for turn in turns] == [None] * 6
     assert players[LISTENER].pool.games == {"engine-0": 0}, "it is free again"
 
 
-def test_one_score_that_is_none_leaves_a_game_without_all(renderer: Any, loop: Any) -> None:
+async def test_one_score_that_is_none_leaves_a_game_without_all(renderer: Any) -> None:
     listener = Listens(renderer, (-4.0, -3.0, -float("inf"), -2.0))
     players = heard_by(listener, renderer, playing(Talker(renderer, ["water"]), renderer))
-    turns = loop.run(play_game(GameTask(0, "tiger", "test"), players, RULES)).turns
+    turns = (await play_game(GameTask(0, "tiger", "test"), players, RULES)).turns
     assert [turn.listener_logprob for turn in turns] == [None] * 6
 
 
-def test_a_game_is_kept_that_waited_for_a_listener_in_vain(renderer: Any, loop: Any) -> None:
+async def test_a_game_is_kept_that_waited_for_a_listener_in_vain(renderer: Any) -> None:
     nobody = Player(pool_of(join_timeout_s=0.05), renderer, Sampling())
     players = {**playing(Talker(renderer, ["water"]), renderer), LISTENER: nobody}
-    episode = loop.run(play_game(GameTask(0, "tiger", "test"), players, RULES))
+    episode = await play_game(GameTask(0, "tiger", "test"), players, RULES)
     assert len(episode.turns) == 6
     assert all(turn.listener_logprob is None for turn in episode.turns)
 
 
-def test_a_game_of_one_hint_has_the_score_of_its_rules(renderer: Any, loop: Any) -> None:
+async def test_a_game_of_one_hint_has_the_score_of_its_rules(renderer: Any) -> None:
     listener = Listens(renderer, (-4.0,))
     players = heard_by(listener, renderer, playing(Talker(renderer, ["a tiger"]), renderer))
-    (turn,) = loop.run(play_game(GameTask(0, "tiger", "test"), players, RULES)).turns
+    (turn,) = (await play_game(GameTask(0, "tiger", "test"), players, RULES)).turns
     assert turn.listener_logprob == -4.5
 
 
-def test_a_listener_may_be_lured_into_a_plain_reply_that_says_the_word(loop: Any) -> None:
+async def test_a_listener_may_be_lured_into_a_plain_reply_that_says_the_word() -> None:
     renderer = taboo_renderer(
         load_template("chat"), tokenizer_of("llama"), 1
     )  # it tells small letters from capital ones
@@ -726,7 +673,7 @@ def test_a_listener_may_be_lured_into_a_plain_reply_that_says_the_word(loop: Any
     listener = Listens(renderer, (small, capital, small, small))
     players = heard_by(listener, renderer, playing(Talker(renderer, ["It is a tiger", "no"]), renderer))
     game = replace(RULES, heard="reply")
-    turns = loop.run(play_game(GameTask(0, "lion", "test"), players, replace(game, game=TabooGame(max_turns=1)))).turns
+    turns = (await play_game(GameTask(0, "lion", "test"), players, replace(game, game=TabooGame(max_turns=1)))).turns
     rules, lured = (math.exp(turn.listener_logprob + 0.5) for turn in turns if turn.listener_logprob is not None)
     assert (rules, lured) == pytest.approx((0.3, 0.2))
     said = [renderer.tokenizer.decode(ids).strip() for _, ids in listener.asked]
@@ -735,25 +682,20 @@ def test_a_listener_may_be_lured_into_a_plain_reply_that_says_the_word(loop: Any
     assert read[2] == read[3] == turns[1].prompt_ids, "a reply of its own, with no claim before it"
 
 
-def test_a_game_that_hides_nothing_is_not_listened_to(renderer: Any, loop: Any) -> None:
+async def test_a_game_that_hides_nothing_is_not_listened_to(renderer: Any) -> None:
     listener = Listens(renderer, ())
     kuhn = game_renderer(KuhnPoker(), renderer.tokenizer, "chat")
     players = heard_by(listener, kuhn, playing(Talker(kuhn, ["check"]), kuhn))
-    episode = loop.run(play_game(GameTask(0, "KJ", "test", game="kuhn"), players, Rules(KuhnPoker(), "kuhn")))
+    episode = await play_game(GameTask(0, "KJ", "test", game="kuhn"), players, Rules(KuhnPoker(), "kuhn"))
     assert episode.turns
     assert listener.asked == []
 
 
-def test_thoughts_are_neither_judged_nor_sent_to_the_other_player(loop: Any) -> None:
-    template = PromptTemplate(
-        style="chat",
-        wordings=(Wording(attacker="Hint at {target_word}.", defender="Find it."),),
-        thought="<think>{thought}</think>",
-    )
-    renderer = taboo_renderer(template, tokenizer_of("chatml"), 3)
+async def test_thoughts_are_neither_judged_nor_sent_to_the_other_player() -> None:
+    renderer = taboo_renderer(THINKING, tokenizer_of("chatml"), 3)
     lines = ["<think>not river</think> water", "<think>a river ?</think> is it wet ?"]
     talker = playing(Talker(renderer, lines), renderer)
-    episode = loop.run(play_game(GameTask(0, "river", "test"), talker, RULES))
+    episode = await play_game(GameTask(0, "river", "test"), talker, RULES)
     assert episode.verdict.outcome is Outcome.TIED
     assert {turn.text for turn in episode.turns} == {"water", "is it wet ?"}
     assert all(turn.token_ids == renderer.reply_ids(lines[place % 2]) for place, turn in enumerate(episode.turns))
@@ -781,13 +723,6 @@ class Thinker:
         return answers
 
 
-THINKING = PromptTemplate(
-    style="chat",
-    wordings=(Wording(attacker="Hint at {target_word}.", defender="Find it."),),
-    thought="<think>{thought}</think>",
-)
-
-
 def thinking_game(replies: Sequence[str], limit: int | None) -> tuple[Thinker, Renderer, Any]:
     """A player that thinks: its policy, its renderer, and a function that plays a game."""
     renderer = taboo_renderer(THINKING, tokenizer_of("chatml"), 3)
@@ -804,9 +739,9 @@ def thinking_game(replies: Sequence[str], limit: int | None) -> tuple[Thinker, R
 LONG = "<think>it is long and wet and boats go on it, so I do not say that it is a river</think> boats"
 
 
-def test_a_thought_over_its_limit_is_ended_and_the_player_goes_on_to_speak(loop: Any) -> None:
+async def test_a_thought_over_its_limit_is_ended_and_the_player_goes_on_to_speak() -> None:
     thinker, renderer, play = thinking_game([LONG, "boats go there", "<think>a lake</think> is it wet?"], limit=40)
-    episode = loop.run(play())
+    episode = await play()
     first, second = episode.turns
     begun = renderer.reply_ids(LONG)[:40]
     ending = renderer.end_of_thought(begun)
@@ -825,29 +760,29 @@ def test_a_thought_over_its_limit_is_ended_and_the_player_goes_on_to_speak(loop:
     assert "river" not in renderer.tokenizer.decode(second.prompt_ids)
 
 
-def test_a_player_that_goes_on_with_its_thought_is_not_overheard(loop: Any) -> None:
+async def test_a_player_that_goes_on_with_its_thought_is_not_overheard() -> None:
     """The mark that was forced stands in the middle of a sentence, which the player ends, with a mark of its own."""
     going_on = "so it is a river</think> boats go there"
     _, renderer, play = thinking_game([LONG, going_on, "is it wet?"], limit=40)
-    first, _ = loop.run(play()).turns
+    first, _ = (await play()).turns
     assert first.forced is not None
     assert first.text == "boats go there"
     said = renderer.tokenizer.decode(first.token_ids[renderer.num_private(first) :], skip_special_tokens=True)
     assert said.strip() == "boats go there"
 
 
-def test_both_halves_of_a_reply_count_for_its_versions(loop: Any) -> None:
+async def test_both_halves_of_a_reply_count_for_its_versions() -> None:
     """A game may have moved in between to an engine with older weights."""
     thinker, _, play = thinking_game([LONG, "boats go there", "is it wet?"], limit=40)
     thinker.versions = (5, 4, 4)
-    first, _ = loop.run(play()).turns
+    first, _ = (await play()).turns
     assert (first.first_version, first.last_version) == (4, 5)
 
 
-def test_a_reply_whose_thought_ended_in_time_goes_on_where_it_was_cut(loop: Any) -> None:
+async def test_a_reply_whose_thought_ended_in_time_goes_on_where_it_was_cut() -> None:
     cut = "<think>wet</think> I say quite a lot of words about boats"
     thinker, renderer, play = thinking_game([cut, "and more", "is it wet?"], limit=40)
-    episode = loop.run(play())
+    episode = await play()
     first, second = episode.turns
     begun = renderer.reply_ids(cut)[:40]
     assert first.token_ids == (*begun, *renderer.reply_ids("and more"))
@@ -857,16 +792,16 @@ def test_a_reply_whose_thought_ended_in_time_goes_on_where_it_was_cut(loop: Any)
 
 
 @pytest.mark.parametrize("limit", [None, 200])
-def test_a_thought_within_its_limit_or_without_one_is_one_request(limit: int | None, loop: Any) -> None:
+async def test_a_thought_within_its_limit_or_without_one_is_one_request(limit: int | None) -> None:
     thinker, renderer, play = thinking_game([LONG, "is it wet?"], limit=limit)
-    episode = loop.run(play())
+    episode = await play()
     assert episode.turns[0].token_ids == renderer.reply_ids(LONG)
     assert len(thinker.asked) == 2
 
 
-def test_a_player_without_thoughts_has_no_limit_to_them(renderer: Any, loop: Any) -> None:
+async def test_a_player_without_thoughts_has_no_limit_to_them(renderer: Any) -> None:
     talker = Talker(renderer, ["water", "a river ?"])
     player = Player(pool_of(talker), renderer, Sampling(1.0, 16, max_thought_tokens=1))
-    episode = loop.run(play_game(GameTask(0, "river", "test", seed=1), {"attacker": player, "defender": player}, RULES))
+    episode = await play_game(GameTask(0, "river", "test", seed=1), {"attacker": player, "defender": player}, RULES)
     assert [turn.text for turn in episode.turns] == ["water", "a river ?"]
     assert talker.batches == [1, 1]

@@ -1,7 +1,5 @@
 """An arena's actor: several plays at once, each ended by itself."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from pathlib import Path
@@ -27,47 +25,39 @@ from tests.support.streams import here, spec
 from tests.support.taboo import taboo_rules
 
 
-def test_a_stream_is_stopped_at_once_also_after_an_evaluation(
-    tiny_model: Path, tmp_path: Path, loop: Any, monkeypatch: pytest.MonkeyPatch
+async def test_a_stream_is_stopped_at_once_also_after_an_evaluation(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The games of the stream wait for an engine, so they do not end by themselves."""
     monkeypatch.setattr(arena_actor, "redirect_output", lambda path: None)  # it would take the test's own
 
-    async def scenario() -> None:
-        buffer = BufferActor(str(tmp_path))
-        await buffer.open_stream(spec(StreamConfig(games_per_version=4, max_lag=0)))
-        arena = ArenaActor(
-            name="arena-0",
-            log_path="",
-            games=[taboo_rules(2)],
-            turn_timeout_s=60,
-            join_timeout_s=60,
-            buffer=here(buffer),
-        )
-        waits = Seat("policy", "policy", Sampling(), str(tiny_model))
-        expert = Seat("expert", "scripted", Sampling(), str(tiny_model), cards_of({"river": ["water"]}))
-        stream = asyncio.create_task(arena.play_stream({"attacker": waits, "defender": waits}, 4))
-        while (await buffer.stream_counts()).begun < 4:
-            await asyncio.sleep(0.01)
-        evaluation = [GameTask(number, "river", "eval-spag-1") for number in range(3)]
-        assert await arena.play(evaluation, {"attacker": expert, "defender": expert}, 2) == 3
-        stopped = asyncio.create_task(
-            arena.play([GameTask(9, "river", "eval-spag-2")], {"attacker": waits, "defender": waits}, 1)
-        )
-        await asyncio.sleep(0.05)
-        await arena.stop("eval-spag-2")
-        assert await asyncio.wait([stopped], timeout=10) == ({stopped}, set())
-        assert not stream.done(), "only what is named is stopped"
-        await arena.stop(STAGE)
-        (ended, waiting) = await asyncio.wait([stream], timeout=10)
-        assert ended, "stop waits for the games of the stream"
-        assert not waiting, "stop waits for the games of the stream"
-
-    loop.run(scenario())
+    buffer = BufferActor(str(tmp_path))
+    await buffer.open_stream(spec(StreamConfig(games_per_version=4, max_lag=0)))
+    arena = ArenaActor(
+        name="arena-0", log_path="", games=[taboo_rules(2)], turn_timeout_s=60, join_timeout_s=60, buffer=here(buffer)
+    )
+    waits = Seat("policy", "policy", Sampling(), str(tiny_model))
+    expert = Seat("expert", "scripted", Sampling(), str(tiny_model), cards_of({"river": ["water"]}))
+    stream = asyncio.create_task(arena.play_stream({"attacker": waits, "defender": waits}, 4))
+    while (await buffer.stream_counts()).begun < 4:
+        await asyncio.sleep(0.01)
+    evaluation = [GameTask(number, "river", "eval-spag-1") for number in range(3)]
+    assert await arena.play(evaluation, {"attacker": expert, "defender": expert}, 2) == 3
+    stopped = asyncio.create_task(
+        arena.play([GameTask(9, "river", "eval-spag-2")], {"attacker": waits, "defender": waits}, 1)
+    )
+    await asyncio.sleep(0.05)
+    await arena.stop("eval-spag-2")
+    assert await asyncio.wait([stopped], timeout=10) == ({stopped}, set())
+    assert not stream.done(), "only what is named is stopped"
+    await arena.stop(STAGE)
+    (ended, waiting) = await asyncio.wait([stream], timeout=10)
+    assert ended, "stop waits for the games of the stream"
+    assert not waiting, "stop waits for the games of the stream"
 
 
-def test_a_listener_is_asked_in_games_whose_hints_are_paid_alone(
-    tiny_model: Path, tmp_path: Path, loop: Any, monkeypatch: pytest.MonkeyPatch
+async def test_a_listener_is_asked_in_games_whose_hints_are_paid_alone(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No engine of its pool is there, so a game that asks it waits, and is kept without its scores."""
     (folder := tmp_path / "other").symlink_to(tiny_model)
@@ -87,13 +77,13 @@ def test_a_listener_is_asked_in_games_whose_hints_are_paid_alone(
         played = [decode(data) for data in await buffer.take("expert")]
         return played, [name for model, name in arena._renderers if model == str(folder)]
 
-    played, rendered = loop.run(scenario())
+    played, rendered = await scenario()
     assert [turn.listener_logprob for episode in played for turn in episode.turns if turn.listener_logprob] == []
     assert rendered == ["taboo"]
 
 
-def test_a_served_player_keeps_its_connections_from_play_to_play(
-    tiny_model: Path, tmp_path: Path, loop: Any, monkeypatch: pytest.MonkeyPatch
+async def test_a_served_player_keeps_its_connections_from_play_to_play(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arena_actor, "redirect_output", lambda path: None)
     made: list[Any] = []
@@ -105,40 +95,34 @@ def test_a_served_player_keeps_its_connections_from_play_to_play(
 
     monkeypatch.setattr(arena_actor, "EndpointPolicy", Counted)
 
-    async def scenario() -> None:
-        games = [taboo_rules(2), Rules(KuhnPoker(), "kuhn")]
-        arena = ArenaActor("arena-0", "", games, 60, 60, here(BufferActor(str(tmp_path))))
-        seat = Seat("far", "far", Sampling(), str(tiny_model), endpoint=Endpoint("http://127.0.0.1:9/v1", "talker"))
-        players = [arena._player(seat, rules) for _ in range(3) for rules in games]
-        assert [list(each.pool.games) for each in players] == [["http://127.0.0.1:9/v1"]] * 6
-        assert len({id(each.pool) for each in players}) == 2
-        for policy in arena._served.values():
-            await policy.close()
-
-    loop.run(scenario())
+    games = [taboo_rules(2), Rules(KuhnPoker(), "kuhn")]
+    arena = ArenaActor("arena-0", "", games, 60, 60, here(BufferActor(str(tmp_path))))
+    seat = Seat("far", "far", Sampling(), str(tiny_model), endpoint=Endpoint("http://127.0.0.1:9/v1", "talker"))
+    players = [arena._player(seat, rules) for _ in range(3) for rules in games]
+    assert [list(each.pool.games) for each in players] == [["http://127.0.0.1:9/v1"]] * 6
+    assert len({id(each.pool) for each in players}) == 2
+    for policy in arena._served.values():
+        await policy.close()
     assert len(made) == 2, "one a game"
     assert {arguments[-1] for arguments in made} == {15}, "retries of 8 s fill a turn of 60 s"
 
 
-def test_an_arena_plays_each_game_by_its_own_rules_with_scripted_seats_of_its_own(
-    tiny_model: Path, tmp_path: Path, loop: Any, monkeypatch: pytest.MonkeyPatch
+async def test_an_arena_plays_each_game_by_its_own_rules_with_scripted_seats_of_its_own(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arena_actor, "redirect_output", lambda path: None)
 
-    async def scenario() -> list[Episode]:
-        buffer = BufferActor(str(tmp_path))
-        games = [taboo_rules(2), Rules(KuhnPoker(), "kuhn")]
-        arena = ArenaActor("arena-0", "", games, 60, 60, here(buffer))
-        expert = Seat("expert", "scripted", Sampling(), str(tiny_model), cards_of({"river": ["water"]}))
-        tasks = [GameTask(0, "river", "expert", game="taboo"), GameTask(1, "KJ", "expert", game="kuhn")]
-        assert await arena.play(tasks, {"attacker": expert, "defender": expert}, 2) == 2
-        visit = GameTask(0, "KJ", "visit", game="kuhn")
-        text, verdict, _ = await arena.answer(visit, ["bet"], Role.DEFENDER, expert)
-        assert text[0] == "bet"
-        assert verdict is not None
-        return [decode(data) for data in await buffer.take("expert")]
-
-    taboo, kuhn = loop.run(scenario())
+    buffer = BufferActor(str(tmp_path))
+    games = [taboo_rules(2), Rules(KuhnPoker(), "kuhn")]
+    arena = ArenaActor("arena-0", "", games, 60, 60, here(buffer))
+    expert = Seat("expert", "scripted", Sampling(), str(tiny_model), cards_of({"river": ["water"]}))
+    tasks = [GameTask(0, "river", "expert", game="taboo"), GameTask(1, "KJ", "expert", game="kuhn")]
+    assert await arena.play(tasks, {"attacker": expert, "defender": expert}, 2) == 2
+    visit = GameTask(0, "KJ", "visit", game="kuhn")
+    text, verdict, _ = await arena.answer(visit, ["bet"], Role.DEFENDER, expert)
+    assert text[0] == "bet"
+    assert verdict is not None
+    taboo, kuhn = [decode(data) for data in await buffer.take("expert")]
     assert (taboo.game, taboo.rules, taboo.verdict.payoffs) == ("taboo", "strict", None)
     assert (kuhn.game, kuhn.rules, kuhn.max_turns) == ("kuhn", "", KuhnPoker().max_turns)
     assert kuhn.verdict.payoffs is not None

@@ -1,7 +1,5 @@
 """How the arenas of a run share its engines, and what a replaced arena is told."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -134,9 +132,7 @@ def test_an_arena_whose_engine_is_lost_gets_part_of_the_others(arenas: Arenas, p
     assert known(arenas) == [{}] * 3
 
 
-def test_an_engine_that_is_drained_is_closed_for_arenas_that_get_a_share_of_it_meanwhile(
-    arenas: Arenas, pools: Pools
-) -> None:
+def test_a_drained_engine_is_closed_for_arenas_that_get_a_share_of_it_meanwhile(arenas: Arenas, pools: Pools) -> None:
     all_engines = engines(3)
     pools.join(all_engines)
     pools.drain(all_engines[2])

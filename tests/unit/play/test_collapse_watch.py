@@ -1,7 +1,5 @@
 """What a run does about a collapse: it warns, lets frozen opponents play until it is over, or stops."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -33,9 +31,7 @@ class Watched:
         self.config = parse_config(against | config)
         first = IMITATED if self.config.imitation.enabled else BASE
         self.stages = [first, *map(Stage.of_round, range(1, len(ties)))]
-        matches: Any = SimpleNamespace(
-            results=[tied(stage, count) for stage, count in zip(self.stages, ties, strict=True)]
-        )
+        matches: Any = SimpleNamespace(results=[tied(*each) for each in zip(self.stages, ties, strict=True)])
         self.recorder = Recorder(folder)
         self.status = StatusBoard(lambda: 1, GameNames())
         self.watch = CollapseWatch(self.config, folder, matches, self.recorder, self.status, UNKNOWN)

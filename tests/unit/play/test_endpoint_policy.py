@@ -1,8 +1,6 @@
 """Players behind a chat endpoint: whatever they say, the game stays a game. The server is of these tests; the other
 seat is a model."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -107,14 +105,12 @@ def seat(policy: Any, renderer: Any) -> Player:
     return Player(pool, renderer, SAMPLING)
 
 
-def played(
-    loop: Any, server: Server, tiny_model: Path, tokenizer: Any, room: int = 512, rules: str = "strict"
-) -> Episode:
-    """A game of six turns on `river`: the endpoint attacks, the model defends with a context of `room` tokens."""
-    template = load_template("chat")
-    renderer = taboo_renderer(template, tokenizer, 3)
+@pytest.fixture
+def played(server: Server, tiny_model: Path, tokenizer: Any) -> Any:
+    """Plays a game of six turns on `river`: the endpoint attacks, the model defends with a context of `room` tokens."""
+    renderer = taboo_renderer(load_template("chat"), tokenizer, 3)
 
-    async def game() -> Episode:
+    async def play(room: int = 512, rules: str = "strict") -> Episode:
         far = EndpointPolicy(server.endpoint, renderer.game, renderer.reply_ids)
         near = TransformersPolicy(str(tiny_model), max_model_len=room)
         players = {"attacker": seat(far, renderer), "defender": seat(near, renderer)}
@@ -122,60 +118,51 @@ def played(
         await far.close()
         return episode
 
-    episode: Episode = loop.run(game())
-    return episode
+    return play
 
 
-def test_a_reply_of_an_endpoint_is_as_long_as_a_models_at_most(
-    server: Server, loop: Any, tiny_model: Path, tokenizer: Any
-) -> None:
+async def test_an_endpoints_reply_has_a_models_length(server: Server, played: Any) -> None:
     server.says("do you like music ? " * 40)
-    episode = played(loop, server, tiny_model, tokenizer)
+    episode = await played()
     said = [turn for turn in episode.turns if turn.role is Role.ATTACKER]
     assert [len(turn.token_ids) for turn in said] == [24] * len(said)
     assert {turn.finish_reason for turn in said} == {"length"}
     assert said[0].text.startswith("do you like music ?")
     assert len(said[0].text.split()) == 24
     server.says("do you like music ?")
-    short = played(loop, server, tiny_model, tokenizer).turns[0]
+    short = (await played()).turns[0]
     assert (short.text, short.finish_reason, len(short.token_ids)) == ("do you like music ?", "stop", 6)
 
 
-def test_a_reply_that_fits_exactly_is_whole(server: Server, loop: Any, tiny_model: Path, tokenizer: Any) -> None:
+async def test_a_reply_that_fits_exactly_is_whole(server: Server, played: Any) -> None:
     server.says(" ".join(["music"] * 23))  # and the token that ends it
-    first = played(loop, server, tiny_model, tokenizer).turns[0]
+    first = (await played()).turns[0]
     assert (len(first.token_ids), first.finish_reason) == (24, "stop")
 
 
 @pytest.mark.timeout(120)
-def test_a_reply_larger_than_a_record_ends_no_match(
-    server: Server, loop: Any, tiny_model: Path, tokenizer: Any
-) -> None:
+async def test_a_reply_over_a_records_size_ends_no_match(server: Server, played: Any) -> None:
     server.says("music " * (MAX_RECORD_BYTES // 6 + 1))
-    episode = played(loop, server, tiny_model, tokenizer)
+    episode = await played()
     assert decode(encode(episode)) == episode
     assert len(episode.turns[0].token_ids) == 24
 
 
-def test_half_a_character_in_a_reply_ends_no_match(server: Server, loop: Any, tiny_model: Path, tokenizer: Any) -> None:
+async def test_half_a_character_in_a_reply_ends_no_match(server: Server, played: Any) -> None:
     server.says("do you like \ud83d music ?")
-    episode = played(loop, server, tiny_model, tokenizer)
+    episode = await played()
     assert decode(encode(episode)) == episode
     assert episode.turns[0].text.startswith("do you like")
 
 
 @pytest.mark.parametrize("message", [None, {"role": "assistant", "content": ["do", "you"]}])
-def test_an_answer_without_a_text_is_a_lost_turn(
-    message: dict[str, Any] | None, server: Server, loop: Any, tiny_model: Path, tokenizer: Any
-) -> None:
+async def test_a_textless_answer_loses_its_turn(message: dict[str, Any] | None, server: Server, played: Any) -> None:
     server.message = message
     with pytest.raises(EngineError, match="answer without a text"):
-        played(loop, server, tiny_model, tokenizer)
+        await played()
 
 
-def test_a_server_that_is_away_for_a_time_is_asked_again_until_the_turns_time_is_up(
-    server: Server, loop: Any, tokenizer: Any
-) -> None:
+async def test_a_server_that_is_away_is_asked_again_until_the_turns_time_is_up(server: Server, tokenizer: Any) -> None:
     renderer = taboo_renderer(load_template("chat"), tokenizer, 3)
     request = Request("r", (1,), SAMPLING, GameView(Role.ATTACKER, (), "river"))
     server.says("do you like music ?")
@@ -190,19 +177,17 @@ def test_a_server_that_is_away_for_a_time_is_asked_again_until_the_turns_time_is
             server.num_away = 0
             await far.close()
 
-    assert loop.run(asked(10)) == "stop"
+    assert await asked(10) == "stop"
     with pytest.raises(EngineError, match="talker gave no answer"):
-        loop.run(asked(2))
+        await asked(2)
 
 
 @pytest.mark.parametrize("garbled", [b" ", b'{"choices": [', b'{"id": "\xff"}'])
-def test_an_answer_that_cannot_be_read_is_a_lost_turn(
-    garbled: bytes, server: Server, loop: Any, tiny_model: Path, tokenizer: Any
-) -> None:
+async def test_an_unreadable_answer_loses_its_turn(garbled: bytes, server: Server, played: Any) -> None:
     server.garbled = garbled
     try:
         with pytest.raises(EngineError, match="talker gave no answer"):
-            played(loop, server, tiny_model, tokenizer)
+            await played()
     finally:
         server.garbled = b""
 
@@ -215,92 +200,77 @@ THOUGHTS = {"reasoning_content": "The word is river. I should not say river, so"
     [(None, "length"), ("", "length"), (" \n", "length"), (None, "stop"), (None, None), (None, "content_filter"),
      ("", "content_filter"), (None, "tool_calls")],
 )  # fmt: skip
-def test_an_answer_that_is_cut_before_it_says_anything_is_no_silence(
-    content: str | None, finish: str | None, server: Server, loop: Any, tiny_model: Path, tokenizer: Any
+async def test_an_answer_that_is_cut_before_it_says_anything_is_no_silence(
+    content: str | None, finish: str | None, server: Server, tokenizer: Any
 ) -> None:
     """A server whose model thinks until its budget is used up. It has answered before."""
     server.says("do you like music ?")
-
-    async def asked() -> list[Any]:
-        template = load_template("chat")
-        renderer = taboo_renderer(template, tokenizer, 3)
-        far = EndpointPolicy(server.endpoint, renderer.game, renderer.reply_ids)
-        player = seat(far, renderer)
-        found = [await answer(GameTask(0, "river", "m"), [], Role.ATTACKER, player, taboo_rules(3))]
-        server.is_cut(content, finish, **THOUGHTS)
-        found.append(await answer(GameTask(1, "river", "m"), [], Role.ATTACKER, player, taboo_rules(3)))
-        await far.close()
-        return found
-
-    (said, over, next_role), (nothing, verdict, _) = loop.run(asked())
+    renderer = taboo_renderer(load_template("chat"), tokenizer, 3)
+    far = EndpointPolicy(server.endpoint, renderer.game, renderer.reply_ids)
+    player = seat(far, renderer)
+    found = [await answer(GameTask(0, "river", "m"), [], Role.ATTACKER, player, taboo_rules(3))]
+    server.is_cut(content, finish, **THOUGHTS)
+    found.append(await answer(GameTask(1, "river", "m"), [], Role.ATTACKER, player, taboo_rules(3)))
+    await far.close()
+    (said, over, next_role), (nothing, verdict, _) = found
     assert (said, over, next_role) == (["do you like music ?"], None, Role.DEFENDER)
+    assert verdict is not None
     assert (nothing, verdict.outcome, verdict.end_reason) == ([], Outcome.TIED, EndReason.CONTEXT_FULL)
     assert "no room for the attacker's reply" in verdict.reason
 
 
-def test_a_player_that_says_nothing_of_its_own_accord_breaks_the_rules(
-    server: Server, loop: Any, tiny_model: Path, tokenizer: Any
-) -> None:
+async def test_a_player_that_says_nothing_breaks_the_rules(server: Server, played: Any) -> None:
     server.says("")
-    assert played(loop, server, tiny_model, tokenizer).verdict.end_reason is EndReason.EMPTY_REPLY
+    assert (await played()).verdict.end_reason is EndReason.EMPTY_REPLY
 
 
-def test_a_player_that_never_answers_ends_the_match(
-    server: Server, loop: Any, tiny_model: Path, tokenizer: Any
-) -> None:
+async def test_a_player_that_never_answers_ends_a_match(server: Server, played: Any) -> None:
     server.is_cut(**THOUGHTS)
     server.num_asked = 0
     with pytest.raises(EngineError, match="talker has given no text, only answers that were cut") as caught:
-        played(loop, server, tiny_model, tokenizer)
+        await played()
     assert "sampling.max_new_tokens (24)" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert server.num_asked < 10
 
 
-def test_a_thought_in_the_text_that_is_cut_is_no_silence_either(server: Server, loop: Any, tokenizer: Any) -> None:
+async def test_a_thought_in_the_text_that_is_cut_is_no_silence_either(server: Server, tokenizer: Any) -> None:
     template = load_template("chat").model_copy(update={"thought": "[ {thought} ]"})
     renderer = taboo_renderer(template, tokenizer, 3)
     server.says("do you like music ?")
-
-    async def asked() -> Any:
-        far = EndpointPolicy(server.endpoint, renderer.game, renderer.reply_ids)
-        player = seat(far, renderer)
-        said, _, _ = await answer(GameTask(0, "river", "m"), [], Role.ATTACKER, player, taboo_rules(3))
-        server.is_cut("[ the word is river")
-        _, verdict, _ = await answer(GameTask(1, "river", "m"), [], Role.ATTACKER, player, taboo_rules(3))
-        await far.close()
-        return said, verdict
-
-    said, verdict = loop.run(asked())
+    far = EndpointPolicy(server.endpoint, renderer.game, renderer.reply_ids)
+    player = seat(far, renderer)
+    said, _, _ = await answer(GameTask(0, "river", "m"), [], Role.ATTACKER, player, taboo_rules(3))
+    server.is_cut("[ the word is river")
+    _, verdict, _ = await answer(GameTask(1, "river", "m"), [], Role.ATTACKER, player, taboo_rules(3))
+    await far.close()
+    assert verdict is not None
     assert said == ["do you like music ?"]
     assert verdict.end_reason is EndReason.CONTEXT_FULL
 
 
-def test_a_thought_takes_no_tokens_of_what_is_said(server: Server, loop: Any, tokenizer: Any) -> None:
+async def test_a_thought_takes_no_tokens_of_what_is_said(server: Server, tokenizer: Any) -> None:
     """The server has its own tokenizer; by ours the limit may be within the thought."""
     template = load_template("chat").model_copy(update={"thought": "[ {thought} ]"})
     renderer = taboo_renderer(template, tokenizer, 3)
     server.says(f"[ {'the word is river ' * 20}] do you like music ?")
 
-    async def asked() -> Any:
-        far = EndpointPolicy(server.endpoint, renderer.game, renderer.reply_ids)
-        found = await answer(GameTask(0, "river", "m"), [], Role.ATTACKER, seat(far, renderer), taboo_rules(3))
-        await far.close()
-        return found
-
-    said, verdict, _ = loop.run(asked())
+    far = EndpointPolicy(server.endpoint, renderer.game, renderer.reply_ids)
+    found = await answer(GameTask(0, "river", "m"), [], Role.ATTACKER, seat(far, renderer), taboo_rules(3))
+    await far.close()
+    said, verdict, _ = found
     assert (said, verdict) == (["do you like music ?"], None)
 
 
 @pytest.mark.parametrize("rules", ["strict", "published"])
 @pytest.mark.parametrize("missing", [0, 2])
-def test_a_full_context_is_a_tie_that_is_counted_as_such(
-    rules: str, missing: int, server: Server, loop: Any, tiny_model: Path, tokenizer: Any
+async def test_a_full_context_is_a_tie_that_is_counted_as_such(
+    rules: str, missing: int, server: Server, played: Any
 ) -> None:
     """Of the defender, who has no room at all, or for two tokens of its reply."""
     server.says("do you like music ? " * 40)
-    first = played(loop, server, tiny_model, tokenizer).turns[1]
-    episode = played(loop, server, tiny_model, tokenizer, len(first.prompt_ids) + missing, rules)
+    first = (await played()).turns[1]
+    episode = await played(len(first.prompt_ids) + missing, rules)
     assert [turn.role for turn in episode.turns] == [Role.ATTACKER], "what it could not finish is no turn"
     assert episode.verdict.outcome is Outcome.TIED
     assert episode.verdict.length == 1
@@ -310,18 +280,18 @@ def test_a_full_context_is_a_tie_that_is_counted_as_such(
     assert decode(encode(episode)) == episode
 
 
-def test_somebody_who_fills_the_context_has_a_tie(loop: Any, tiny_model: Path, tokenizer: Any) -> None:
+async def test_somebody_who_fills_the_context_has_a_tie(tiny_model: Path, tokenizer: Any) -> None:
     renderer = taboo_renderer(load_template("chat"), tokenizer, 3)
     player = seat(TransformersPolicy(str(tiny_model), max_model_len=512), renderer)
     texts = ["do you like music ? " * 200]
-    turns, verdict, _ = loop.run(answer(GameTask(0, "river", "visit"), texts, Role.DEFENDER, player, taboo_rules(3)))
+    turns, verdict, _ = await answer(GameTask(0, "river", "visit"), texts, Role.DEFENDER, player, taboo_rules(3))
     assert turns == texts
     assert verdict is not None
     assert verdict.outcome is Outcome.TIED
     assert verdict.end_reason is EndReason.CONTEXT_FULL
 
 
-def test_an_endpoint_reads_the_messages_of_the_game_that_is_played(loop: Any, server: Server, tokenizer: Any) -> None:
+async def test_an_endpoint_reads_the_messages_of_the_game_that_is_played(server: Server, tokenizer: Any) -> None:
     game = KuhnPoker()
     renderer = game_renderer(game, tokenizer, "lines")
 
@@ -333,38 +303,30 @@ def test_an_endpoint_reads_the_messages_of_the_game_that_is_played(loop: Any, se
         return texts
 
     server.says("call")
-    loop.run(asked())
+    await asked()
     assert server.asked == game.messages(0, ["check", "bet"], "KJ")
     for opening in ("<think>\n", ""):  # the server's chat template may have opened it
         server.says(f"{opening}I have the King.\n</think>\n\ngo on")
-        assert loop.run(asked()) == ["check", "bet", "go on"], "what a model thought is not part of its move"
+        assert await asked() == ["check", "bet", "go on"], "what a model thought is not part of its move"
 
-    async def cut_later() -> list[tuple[str, str]]:
-        far = EndpointPolicy(server.endpoint, game, renderer.reply_ids)
-        found = []
-        for cut in (False, True):
-            server.is_cut("do you like music") if cut else server.says("So.\n</think>\n\ngo on")
-            (turn,) = await far.generate([Request("a", (1,), SAMPLING, GameView(Role.ATTACKER, (), "KJ"))])
-            found.append((renderer.text_of(turn.token_ids), turn.finish_reason))
-        await far.close()
-        return found
-
-    assert loop.run(cut_later()) == [("go on", "stop"), ("", "context")], "a thought that the template opened was cut"
+    far = EndpointPolicy(server.endpoint, game, renderer.reply_ids)
+    found = []
+    for cut in (False, True):
+        server.is_cut("do you like music") if cut else server.says("So.\n</think>\n\ngo on")
+        (turn,) = await far.generate([Request("a", (1,), SAMPLING, GameView(Role.ATTACKER, (), "KJ"))])
+        found.append((renderer.text_of(turn.token_ids), turn.finish_reason))
+    await far.close()
+    assert found == [("go on", "stop"), ("", "context")], "a thought that the template opened was cut"
 
 
 @pytest.mark.parametrize(("style", "end"), [("lines", "\nHint:"), ("chat", "From where?")])
-def test_an_endpoint_is_told_whose_line_it_writes_where_a_game_is_lines(
-    style: str, end: str, loop: Any, server: Server, tokenizer: Any
-) -> None:
+async def test_an_endpoint_is_told_whose_line_it_writes(style: str, end: str, server: Server, tokenizer: Any) -> None:
     game = TabooGame(load_template(style), 3)
     renderer = game_renderer(game, tokenizer, style)
 
-    async def asked() -> None:
-        far = EndpointPolicy(server.endpoint, game, renderer.reply_ids, style=style)
-        player, rules = seat(far, renderer), Rules(game, "taboo", style)
-        await answer(GameTask(0, "river", "m"), ["It flows.", "From where?"], Role.ATTACKER, player, rules)
-        await far.close()
-
     server.says("a lake")
-    loop.run(asked())
+    far = EndpointPolicy(server.endpoint, game, renderer.reply_ids, style=style)
+    player, rules = seat(far, renderer), Rules(game, "taboo", style)
+    await answer(GameTask(0, "river", "m"), ["It flows.", "From where?"], Role.ATTACKER, player, rules)
+    await far.close()
     assert server.asked[-1]["content"].endswith(end)

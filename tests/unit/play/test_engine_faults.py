@@ -1,8 +1,5 @@
 """Why an engine did not start. The files of golden/vllm_output are what vLLM 0.32 printed on a CPU, shortened."""
 
-from __future__ import annotations
-
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +26,7 @@ def printed(name: str) -> str:
         ("too_few_numa_nodes", "Not enough allowed NUMA nodes", ["tensor_parallel_size"]),
     ],
 )
-def test_the_cause_is_the_cores_own_and_the_keys_are_this_configurations(
-    output: str, cause: str, keys: list[str]
-) -> None:
+def test_the_cause_is_the_cores_and_the_keys_are_this_configurations(output: str, cause: str, keys: list[str]) -> None:
     told = start_fault(POINTER, printed(output), on_gpu=False)
     assert cause in told
     assert "root cause" not in told
@@ -81,7 +76,7 @@ def test_an_engine_that_is_gone_does_not_lack_memory_because_we_ask_whether_it_d
 
 
 @pytest.mark.parametrize("kind", [EngineError, EngineGoneError])
-def test_an_engine_that_does_not_start_stays_the_fault_that_it_was(
+async def test_an_engine_that_does_not_start_stays_the_fault_that_it_was(
     kind: type[EngineError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(*_: Any, **__: Any) -> Any:
@@ -93,7 +88,7 @@ def test_an_engine_that_does_not_start_stays_the_fault_that_it_was(
     actor = engine_actor.EngineActor.__new__(engine_actor.EngineActor)
     actor._log = EngineLog(log)
     with pytest.raises(EngineError, match=r"has ended; the whole trace is in .*policy-0\.log") as caught:
-        asyncio.run(actor.start("tiny", EngineConfig(), "spag-1", 0, 0))
+        await actor.start("tiny", EngineConfig(), "spag-1", 0, 0)
     assert type(caught.value) is kind
 
 

@@ -1,7 +1,5 @@
 """What engines measure: they are asked with a bound, a line for each, and how long they had nothing to answer."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,9 +25,7 @@ def gone() -> Any:
     raise ray.exceptions.RayActorError
 
 
-def test_engines_that_are_gone_or_busy_are_left_out_and_the_others_have_a_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_engines_that_are_gone_or_busy_are_left_out_of_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     FakeRay().install(monkeypatch)
     monkeypatch.setattr(engine_meter, "WITHIN_S", 0.2)
     figures = [EngineFigures(10.0, 0.75, kv_cache_max=0.5), EngineFigures(5.0, 0.0)]

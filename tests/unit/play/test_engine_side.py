@@ -1,7 +1,5 @@
 """The weight-transfer engine that every engine has: what a reload says, and what it does after one that broke off."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tasks of lm-evaluation-harness over policies: the numbers are those of the model itself, and of the harness's own."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json
@@ -241,9 +239,7 @@ def test_fewshot_examples_and_a_limit_reach_the_task(tasks: Path, model: Any) ->
     assert (first.num_samples, first.num_fewshot, first.stage) == (5, 2, "stage")
 
 
-def test_an_unknown_task_is_named_with_the_nearest_known_one_and_one_of_the_hub_says_how_to_get_its_data(
-    tmp_path: Path,
-) -> None:
+def test_an_unknown_task_is_named_with_the_nearest_and_one_of_the_hub_says_how_to_get_its_data(tmp_path: Path) -> None:
     (tmp_path / "hub.yaml").write_text("task: far_away\ndataset_path: nobody/has_this\noutput_type: generate_until\n")
     (tmp_path / "lost.yaml").write_text(TINY_TASK.format(name="lost", more=CHOICES))
     shelf = Shelf(str(tmp_path))

@@ -1,7 +1,5 @@
 """The fleet: who may be taken out, what becomes of engines that die, and a model of everything at once."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time
@@ -29,7 +27,6 @@ from cluster.run.run import Run
 from cluster.supervision.restart_budget import RestartBudget
 from cluster.tracking.recorder import Recorder
 from cluster.types import Engine
-from spag_ray.config.loading import parse_config
 from spag_ray.errors import (
     EngineError,
     EngineGoneError,
@@ -43,6 +40,7 @@ from spag_ray.game.rules import Role
 from spag_ray.host.folder_lease import FolderLease
 from tests.support.fake_engines import FakeRay
 from tests.support.runs import records_of
+from tests.support.settings import config_of
 
 WITHIN_S = 20.0  # far more than anything here takes
 
@@ -71,14 +69,10 @@ class Parts:
         self.patch.setattr(fleet_module, "LOOK_EVERY_S", 0.02)
         self.patch.setattr(fleet_module, "CLOSE_WITHIN_S", 0.1)
         self.patch.setattr(arenas_module.Arenas, "_start", lambda arenas, index: self._arena(arenas, index))
-        self.config = parse_config(
-            {
-                "placement": placement,
-                "sync": {"update": update, "timeout_s": 0.5, "channel": "object_store"},
-                "supervision": {"heartbeat_timeout_s": 0.5, "max_restarts": 100000},
-                "engine": {"start_timeout_s": 5},
-                "self_play": {"num_arenas": 2},
-            }
+        self.config = config_of(
+            f"placement={placement}; sync.update={update}; sync.timeout_s=0.5; sync.channel=object_store; "
+            "supervision.heartbeat_timeout_s=0.5; supervision.max_restarts=100000; engine.start_timeout_s=5; "
+            "self_play.num_arenas=2"
         )
         recorder = Recorder(folder)
         self.failures: list[str] = []
@@ -126,8 +120,10 @@ class Parts:
 def make(tmp_path: Path) -> Iterator[Callable[..., Parts]]:
     made: list[Parts] = []
 
-    def build(**options: Any) -> Parts:
+    def build(num_engines: int = 0, **options: Any) -> Parts:
         made.append(Parts(tmp_path, **options))
+        if num_engines:
+            made[-1].start(num_engines)
         return made[-1]
 
     yield build
@@ -136,8 +132,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Parts]]:
 
 
 def test_an_engine_that_is_not_there_cannot_be_taken_out(make: Callable[..., Parts]) -> None:
-    parts = make()
-    parts.start(1)
+    parts = make(1)
     with pytest.raises(InputError, match="no engine is called 'engine-policy-7'; there are engine-policy-0"):
         parts.fleet.remove("engine-policy-7")
 
@@ -151,8 +146,7 @@ def test_no_engine_is_added_for_a_policy_that_does_not_learn() -> None:
 
 
 def test_a_lost_engine_is_replaced_and_plays_the_newest_version(make: Callable[..., Parts]) -> None:
-    parts = make()
-    parts.start(2)
+    parts = make(2)
     parts.publisher.publish()
     parts.ray.engines[0].is_dead = True
     parts.until(lambda: parts.play() == ["engine-policy-0.2", "engine-policy-1"])
@@ -163,13 +157,10 @@ def test_a_lost_engine_is_replaced_and_plays_the_newest_version(make: Callable[.
         assert set(arena.known["policy"]) <= {"engine-policy-0.2", "engine-policy-1"}  # type: ignore[attr-defined]
 
 
-def test_an_engine_that_dies_while_the_learner_works_starts_again_when_the_engines_wake(
-    make: Callable[..., Parts],
-) -> None:
+def test_an_engine_that_dies_while_the_learner_works_starts_when_the_engines_wake(make: Callable[..., Parts]) -> None:
     """Colocated: there is no room on the devices before. Once the publish waited for the replacement, which needed the
     publisher's lock."""
-    parts = make(placement="colocated")
-    parts.start(1)
+    parts = make(1, placement="colocated")
     parts.publisher.wake_learners()
     parts.ray.engines[0].is_dead = True
     parts.until(lambda: parts.record("engine-policy-0").state is State.LOST)
@@ -180,12 +171,9 @@ def test_an_engine_that_dies_while_the_learner_works_starts_again_when_the_engin
     assert parts.record("engine-policy-0.2").version == 1
 
 
-def test_a_replacement_under_way_when_engines_go_to_sleep_is_stopped_and_no_restart_is_counted(
-    make: Callable[..., Parts],
-) -> None:
+def test_a_replacement_under_way_when_engines_sleep_is_stopped_and_not_counted(make: Callable[..., Parts]) -> None:
     """It would fill a card that the learner needs, or fail on it again and again until the budget ends the run."""
-    parts = make(placement="colocated")
-    parts.start(2)
+    parts = make(2, placement="colocated")
     parts.ray.start_s = 3.0
     parts.ray.engines[1].is_dead = True
     parts.until(lambda: len(parts.ray.engines) == 3)
@@ -200,12 +188,9 @@ def test_a_replacement_under_way_when_engines_go_to_sleep_is_stopped_and_no_rest
 
 
 @pytest.mark.parametrize("error", [EngineError("no"), SpagError("no room"), ValueError])
-def test_a_replacement_that_does_not_start_is_tried_again_while_others_play(
-    error: Any, make: Callable[..., Parts]
-) -> None:
+def test_a_replacement_that_fails_is_tried_again_while_others_play(error: Any, make: Callable[..., Parts]) -> None:
     """ClusterError and WeightSyncError once ended the run. What nobody foresaw still does."""
-    parts = make()
-    parts.start(2)
+    parts = make(2)
     start, tried = parts.fleet._starter.start, []
 
     def fails(records: Any, *options: Any) -> None:
@@ -227,8 +212,7 @@ def test_a_replacement_that_does_not_start_is_tried_again_while_others_play(
 
 def test_a_replacement_that_refuses_the_weights_and_is_seen_dead_first_counts_once(make: Callable[..., Parts]) -> None:
     """The thread that gave it the weights hears of its end after the heartbeats: then another one replaces it."""
-    parts = make()
-    parts.start(1)
+    parts = make(1)
     parts.publisher.publish()
     catch_up = parts.policy.catch_up
     refused: list[str] = []
@@ -252,8 +236,7 @@ def test_a_replacement_that_refuses_the_weights_and_is_seen_dead_first_counts_on
 
 def test_two_drains_of_one_engine_both_end_and_it_retires(make: Callable[..., Parts]) -> None:
     """A sync between games and a load that falls: the sync once opened again what was to leave."""
-    parts = make(update="between_games")
-    parts.start(2)
+    parts = make(2, update="between_games")
     record = parts.record("engine-policy-1")
     parts.ray.busy.add("engine-policy-1")
     with ThreadPoolExecutor() as threads:
@@ -270,8 +253,7 @@ def test_two_drains_of_one_engine_both_end_and_it_retires(make: Callable[..., Pa
 
 def test_new_weights_do_not_wait_for_games_that_wait_for_an_engine(make: Callable[..., Parts]) -> None:
     """The engine that is to join needs the lock of the publish."""
-    parts = make(update="between_games")
-    parts.start(1)
+    parts = make(1, update="between_games")
     parts.fleet.start("other", "past", "past", 1)
     parts.ray.start_s = 0.3
     parts.ray.busy.add("engine-policy-0")
@@ -322,8 +304,7 @@ def test_every_change_of_a_state_is_a_line_in_the_log_and_in_the_metrics(
     make: Callable[..., Parts], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="spag_ray.fleet")
-    parts = make()
-    parts.start(1)
+    parts = make(1)
     parts.ray.engines[0].is_dead = True
     parts.until(lambda: parts.play() == ["engine-policy-0.2"])
     told = [record.getMessage() for record in caplog.records]
@@ -354,8 +335,7 @@ def test_a_state_changes_only_as_the_table_allows() -> None:
 
 
 def test_an_engine_that_is_added_while_the_others_sleep_starts_when_they_wake(make: Callable[..., Parts]) -> None:
-    parts = make(placement="colocated")
-    parts.start(1)
+    parts = make(1, placement="colocated")
     parts.publisher.wake_learners()
     name = parts.fleet.add(parts.policy)
     time.sleep(0.1)
@@ -368,8 +348,7 @@ def test_an_engine_that_is_added_while_the_others_sleep_starts_when_they_wake(ma
 
 def test_engines_that_are_half_awake_sleep_again(make: Callable[..., Parts]) -> None:
     """Learners that were lost in a publish start anew beside engines that were woken for it."""
-    parts = make(placement="colocated")
-    parts.start(1)
+    parts = make(1, placement="colocated")
     parts.publisher.wake_learners()
     parts.publisher._wake("weights")
     parts.publisher.sleep_engines()
@@ -379,8 +358,7 @@ def test_engines_that_are_half_awake_sleep_again(make: Callable[..., Parts]) -> 
 def test_engines_are_ended_even_if_nothing_can_be_written_any_more(
     make: Callable[..., Parts], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parts = make()
-    parts.start(2)
+    parts = make(2)
 
     def full(line: object) -> None:
         raise RunFolderError("the disk is full")
@@ -393,8 +371,7 @@ def test_engines_are_ended_even_if_nothing_can_be_written_any_more(
 
 
 def test_engines_that_are_stopped_because_learners_were_lost_count_as_no_restart(make: Callable[..., Parts]) -> None:
-    parts = make()
-    parts.start(3)
+    parts = make(3)
     error = LearnersLostError("a rank is gone")
 
     def publish(engines: list[Engine], gate: object) -> None:
@@ -409,8 +386,7 @@ def test_engines_that_are_stopped_because_learners_were_lost_count_as_no_restart
 
 
 def test_an_engine_that_is_removed_while_it_joins_is_no_error_of_the_run(make: Callable[..., Parts]) -> None:
-    parts = make()
-    parts.start(1)
+    parts = make(1)
     with ThreadPoolExecutor() as threads:
         with parts.fleet.updating:
             added = threads.submit(parts.fleet.add, parts.policy, True)
@@ -424,8 +400,7 @@ def test_an_engine_that_is_removed_while_it_joins_is_no_error_of_the_run(make: C
 
 
 def test_the_next_engine_in_a_slot_is_not_moved_off_for_the_one_before(make: Callable[..., Parts]) -> None:
-    parts = make()
-    parts.start(1)
+    parts = make(1)
     record = parts.record("engine-policy-0")
     before = record.process
     parts.ray.engines[0].is_dead = True
@@ -436,8 +411,7 @@ def test_the_next_engine_in_a_slot_is_not_moved_off_for_the_one_before(make: Cal
 
 def test_a_publish_waits_for_engines_that_died_asleep(make: Callable[..., Parts]) -> None:
     """Else the next games wait for them, no longer than one start may take."""
-    parts = make(placement="colocated")
-    parts.start(1)
+    parts = make(1, placement="colocated")
     parts.publisher.wake_learners()
     parts.ray.engines[0].is_dead = True
     parts.until(lambda: parts.record("engine-policy-0").state is State.LOST)

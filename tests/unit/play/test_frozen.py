@@ -1,8 +1,6 @@
 """Which weights a run's engines are given for matches with earlier stages; whole runs are in test_collapse.py and
 test_in_turn.py."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

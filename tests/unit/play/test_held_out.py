@@ -1,7 +1,5 @@
 """Matches on held-out words: what is counted of them beside their results."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -43,9 +41,7 @@ def test_guesses_and_traps_are_counted_in_taboo_alone(
     assert [json.loads(line)["kind"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == kinds
 
 
-def test_each_of_two_games_is_played_with_its_own_scenarios_and_has_its_own_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_of_two_games_has_its_own_scenarios_and_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Scenario] = []
 
     def played(ground: Any, stage: str, scenarios: list[Scenario], *_: Any) -> list[Episode]:
@@ -74,9 +70,7 @@ def test_each_of_two_games_is_played_with_its_own_scenarios_and_has_its_own_resu
     assert (line["kind"], line["games"]) == ("held_out", 3), "guesses are Taboo's"
 
 
-def test_games_in_which_a_served_player_gave_no_text_are_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_games_where_a_served_player_said_nothing_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are ties, so their number has to be said. Of a model of the run, a full context is nobody's silence."""
     whole = game(0, Outcome.DEFENDER_WINS)
     unsaid = [

@@ -1,7 +1,5 @@
 """benchmarks/imitated.py: what it reads of a run's games, and which dialogues it asks a model about."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

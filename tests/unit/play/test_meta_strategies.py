@@ -1,7 +1,5 @@
 """The benchmark of meta-strategies: the league meets tables, and what they come to is measured exactly."""
 
-from __future__ import annotations
-
 import pytest
 
 from actors.league import League

@@ -1,7 +1,5 @@
 """What is no model is refused with what it lacks; converting the demonstration model is in integration/."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -49,9 +47,7 @@ def test_a_tokenizer_knows_the_ends_that_the_models_folder_names(
 
 
 @pytest.mark.parametrize("style", ["chat", "flat", "lines"])
-def test_an_end_of_generation_config_ends_a_reply_and_is_not_copied_on(
-    style: str, tiny_model: Path, tmp_path: Path
-) -> None:
+def test_a_generation_configs_end_ends_a_reply_and_is_not_copied(style: str, tiny_model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(tiny_model, folder)
     (folder / "generation_config.json").write_text('{"eos_token_id": [2, 9]}')

@@ -1,10 +1,8 @@
 """The models that persons play against: who waits for what, and for how long."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from spag_ray.config.engine import EngineConfig
 from spag_ray.errors import EngineError, EngineGoneError, ModelError
 from tests.support.runs import tiny_run
 
+pytestmark = pytest.mark.timeout(20, func_only=True)
 STAGES = ("spag-1", "spag-2", "spag-3")
 
 
@@ -64,173 +63,142 @@ def starts(tiny_model: Path, words: Path) -> Starts:
     return Starts(tiny_model, words)
 
 
-def done(work: Coroutine[Any, Any, Any], within_s: float = 20) -> Any:
-    return asyncio.run(asyncio.wait_for(work, within_s))
-
-
 async def ask(opponents: Opponents, name: str) -> None:
     async with opponents.asked(name):
         pass
 
 
-def test_visitors_of_three_models_are_all_answered_although_two_fit(starts: Starts) -> None:
-    async def five() -> None:
-        opponents = starts.opponents()
-        answered = []
-        for name in STAGES[:2]:
-            await ask(opponents, name)
-        await opponents.frame(STAGES[2])  # from now on they come in the order below
+async def test_visitors_of_three_models_are_all_answered_although_two_fit(starts: Starts) -> None:
+    opponents = starts.opponents()
+    answered = []
+    for name in STAGES[:2]:
+        await ask(opponents, name)
+    await opponents.frame(STAGES[2])  # from now on they come in the order below
 
-        async def visit(name: str) -> None:
-            async with opponents.asked(name):
-                await asyncio.sleep(0.05)
-            answered.append(name)
+    async def visit(name: str) -> None:
+        async with opponents.asked(name):
+            await asyncio.sleep(0.05)
+        answered.append(name)
 
-        await asyncio.gather(*map(visit, ("spag-1", "spag-2", "spag-1", "spag-2", "spag-3")))
-        assert sorted(answered) == ["spag-1", "spag-1", "spag-2", "spag-2", "spag-3"]
-        await opponents.close()
-
-    done(five())
+    await asyncio.gather(*map(visit, ("spag-1", "spag-2", "spag-1", "spag-2", "spag-3")))
+    assert sorted(answered) == ["spag-1", "spag-1", "spag-2", "spag-2", "spag-3"]
+    await opponents.close()
     assert starts.most == MAX_LOADED
     assert starts.now == 0
 
 
-def test_a_visitor_of_a_model_that_finds_no_room_is_told_and_keeps_nobody_from_the_others(starts: Starts) -> None:
-    async def one_too_many() -> None:
-        opponents = starts.opponents(max_wait_s=0.5)
-        async with opponents.asked("spag-1"), opponents.asked("spag-2"):
-            third = asyncio.create_task(ask(opponents, "spag-3"))
-            with pytest.raises(BusyError, match=r"spag-1 was busy with other games for 0.5 s"):
-                await ask(opponents, "spag-1")
-            with pytest.raises(BusyError, match=r"spag-3 is not in memory, and the 2 models that are were all in use"):
-                await third
-        await ask(opponents, "spag-3")
-        await opponents.close()
-
-    done(one_too_many())
+async def test_a_visitor_of_a_model_that_finds_no_room_is_told_and_keeps_nobody_from_the_others(starts: Starts) -> None:
+    opponents = starts.opponents(max_wait_s=0.5)
+    async with opponents.asked("spag-1"), opponents.asked("spag-2"):
+        third = asyncio.create_task(ask(opponents, "spag-3"))
+        with pytest.raises(BusyError, match=r"spag-1 was busy with other games for 0.5 s"):
+            await ask(opponents, "spag-1")
+        with pytest.raises(BusyError, match=r"spag-3 is not in memory, and the 2 models that are were all in use"):
+            await third
+    await ask(opponents, "spag-3")
+    await opponents.close()
     assert starts.most == MAX_LOADED
 
 
-def test_a_model_that_is_never_loaded_is_given_up_and_others_are_answered_meanwhile(starts: Starts) -> None:
-    async def stuck() -> None:
-        opponents = starts.opponents(start_timeout_s=2)
-        starts.loads_for_s["spag-2"] = 60
-        hanging = asyncio.create_task(ask(opponents, "spag-2"))
-        await asyncio.sleep(0.01)
-        await ask(opponents, "spag-1")
-        assert not hanging.done()
-        with pytest.raises(EngineError, match=r"spag-2 was not loaded within engine.start_timeout_s, 2 s"):
-            await hanging
-        starts.loads_for_s.clear()
-        await asyncio.gather(ask(opponents, "spag-2"), ask(opponents, "spag-3"))  # its room was given back
-        await opponents.close()
-
-    done(stuck())
+async def test_a_model_that_is_never_loaded_is_given_up_and_others_are_answered_meanwhile(starts: Starts) -> None:
+    opponents = starts.opponents(start_timeout_s=2)
+    starts.loads_for_s["spag-2"] = 60
+    hanging = asyncio.create_task(ask(opponents, "spag-2"))
+    await asyncio.sleep(0.01)
+    await ask(opponents, "spag-1")
+    assert not hanging.done()
+    with pytest.raises(EngineError, match=r"spag-2 was not loaded within engine.start_timeout_s, 2 s"):
+        await hanging
+    starts.loads_for_s.clear()
+    await asyncio.gather(ask(opponents, "spag-2"), ask(opponents, "spag-3"))  # its room was given back
+    await opponents.close()
     assert starts.most == MAX_LOADED
     assert starts.now == 0
 
 
-def test_a_model_is_loaded_once_for_all_who_wait_although_the_first_leaves(starts: Starts) -> None:
-    async def leaving() -> None:
-        opponents = starts.opponents()
-        starts.loads_for_s["spag-1"] = 0.3
-        first, second = (asyncio.create_task(ask(opponents, "spag-1")) for _ in range(2))
-        await asyncio.sleep(0.1)
-        first.cancel()
-        await second
-        await opponents.close()
-
-    done(leaving())
+async def test_a_model_is_loaded_once_for_all_who_wait_although_the_first_leaves(starts: Starts) -> None:
+    opponents = starts.opponents()
+    starts.loads_for_s["spag-1"] = 0.3
+    first, second = (asyncio.create_task(ask(opponents, "spag-1")) for _ in range(2))
+    await asyncio.sleep(0.1)
+    first.cancel()
+    await second
+    await opponents.close()
     assert starts.started == ["spag-1"]
 
 
-def test_no_model_is_ended_for_one_that_nobody_waits_for_any_more(starts: Starts) -> None:
-    async def leaving() -> None:
-        opponents = starts.opponents()
-        async with opponents.asked("spag-1"), opponents.asked("spag-2"):
-            third = asyncio.create_task(ask(opponents, "spag-3"))
-            await asyncio.sleep(0.1)
-            third.cancel()
-            await asyncio.sleep(0.1)
+async def test_no_model_is_ended_for_one_that_nobody_waits_for_any_more(starts: Starts) -> None:
+    opponents = starts.opponents()
+    async with opponents.asked("spag-1"), opponents.asked("spag-2"):
+        third = asyncio.create_task(ask(opponents, "spag-3"))
         await asyncio.sleep(0.1)
-        assert opponents.is_loaded("spag-1")
-        assert opponents.is_loaded("spag-2")
-        await opponents.close()
+        third.cancel()
+        await asyncio.sleep(0.1)
+    await asyncio.sleep(0.1)
+    assert opponents.is_loaded("spag-1")
+    assert opponents.is_loaded("spag-2")
+    await opponents.close()
 
-    done(leaving())
 
-
-def test_a_process_that_is_slow_to_end_keeps_its_room_and_no_visitor(starts: Starts) -> None:
-    async def slow() -> None:
-        opponents = starts.opponents()
-        starts.ends_for_s = 2
-        await ask(opponents, "spag-1")
-        await ask(opponents, "spag-2")
-        began = asyncio.get_running_loop().time()
-        with pytest.raises(EngineGoneError):
-            async with opponents.asked("spag-1"):
-                raise EngineGoneError("the process of spag-1 has ended")
-        assert asyncio.get_running_loop().time() - began < 1, "its visitor is told at once"
-        await asyncio.gather(ask(opponents, "spag-3"), ask(opponents, "spag-2"))
-        await opponents.close()
-
-    done(slow())
+async def test_a_process_that_is_slow_to_end_keeps_its_room_and_no_visitor(starts: Starts) -> None:
+    opponents = starts.opponents()
+    starts.ends_for_s = 2
+    await ask(opponents, "spag-1")
+    await ask(opponents, "spag-2")
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(EngineGoneError):
+        async with opponents.asked("spag-1"):
+            raise EngineGoneError("the process of spag-1 has ended")
+    assert asyncio.get_running_loop().time() - began < 1, "its visitor is told at once"
+    await asyncio.gather(ask(opponents, "spag-3"), ask(opponents, "spag-2"))
+    await opponents.close()
     assert starts.most == MAX_LOADED
 
 
-def test_one_that_waits_takes_the_room_of_the_next_idle_model_when_another_has_ended(starts: Starts) -> None:
+async def test_one_that_waits_takes_the_room_of_the_next_idle_model_when_another_has_ended(starts: Starts) -> None:
     """Two wait at once: the room of the first idle model goes to one of them, the second idle one has to end, too."""
     starts.ends_for_s = 0.1
 
-    async def two() -> None:
-        opponents = starts.opponents(max_wait_s=3, stages=[*STAGES, "spag-4"])
-        for name in STAGES[:2]:
-            await ask(opponents, name)
-        first_answers = asyncio.Event()
+    opponents = starts.opponents(max_wait_s=3, stages=[*STAGES, "spag-4"])
+    for name in STAGES[:2]:
+        await ask(opponents, name)
+    first_answers = asyncio.Event()
 
-        async def slow() -> None:
-            async with opponents.asked(STAGES[2]):
-                await first_answers.wait()
+    async def slow() -> None:
+        async with opponents.asked(STAGES[2]):
+            await first_answers.wait()
 
-        first = asyncio.create_task(slow())
-        await asyncio.sleep(0.01)
-        await ask(opponents, "spag-4")
-        first_answers.set()
-        await first
-        await opponents.close()
-
-    done(two())
+    first = asyncio.create_task(slow())
+    await asyncio.sleep(0.01)
+    await ask(opponents, "spag-4")
+    first_answers.set()
+    await first
+    await opponents.close()
 
 
-def test_closing_ends_a_model_that_is_being_loaded(starts: Starts) -> None:
-    async def closing() -> None:
-        opponents = starts.opponents()
-        starts.loads_for_s["spag-2"] = 60
-        await ask(opponents, "spag-1")
-        loading = asyncio.create_task(ask(opponents, "spag-2"))
-        await asyncio.sleep(0.1)
-        await opponents.close()
-        with pytest.raises(asyncio.CancelledError):
-            await loading
-        with pytest.raises(EngineError, match="the server stops"):
-            await ask(opponents, "spag-3")
-
-    done(closing())
+async def test_closing_ends_a_model_that_is_being_loaded(starts: Starts) -> None:
+    opponents = starts.opponents()
+    starts.loads_for_s["spag-2"] = 60
+    await ask(opponents, "spag-1")
+    loading = asyncio.create_task(ask(opponents, "spag-2"))
+    await asyncio.sleep(0.1)
+    await opponents.close()
+    with pytest.raises(asyncio.CancelledError):
+        await loading
+    with pytest.raises(EngineError, match="the server stops"):
+        await ask(opponents, "spag-3")
     assert starts.now == 0
 
 
-def test_a_tokenizer_that_is_never_read_is_given_up(starts: Starts, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_tokenizer_that_is_never_read_is_given_up(starts: Starts, monkeypatch: pytest.MonkeyPatch) -> None:
     is_over = threading.Event()
 
-    async def hanging() -> None:
-        opponents = starts.opponents(start_timeout_s=0.2)
-        with pytest.raises(ModelError, match=r"the tokenizer of spag-1 was not read within 0.2 s"):
-            await ask(opponents, "spag-1")
-        is_over.set()
-        await opponents.close()
-
     monkeypatch.setattr("cluster.serve.opponents.load_tokenizer", lambda folder, _: is_over.wait(10))
-    done(hanging())
+    opponents = starts.opponents(start_timeout_s=0.2)
+    with pytest.raises(ModelError, match=r"the tokenizer of spag-1 was not read within 0.2 s"):
+        await ask(opponents, "spag-1")
+    is_over.set()
+    await opponents.close()
 
 
 def test_opponents_sample_as_in_the_runs_evaluations(tiny_model: Path, words: Path) -> None:

@@ -1,7 +1,5 @@
 """Games that say who moves next, from the arena to the samples: a seat that moves twice, and both at once."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -168,14 +166,14 @@ def test_a_user_is_answered_until_it_is_the_users_turn(loop: Any) -> None:
     assert (turns, verdict.outcome, next_role) == (["go", "up"], Outcome.DEFENDER_BREACH, None)
 
 
-def test_a_person_has_several_turns_in_a_row(loop: Any) -> None:
+async def test_a_person_has_several_turns_in_a_row() -> None:
     _, player, rules = seated(Stairs(), [*["stop"] * 2, "go"])
     game = PersonGame(GameTask(0, "0", "visit"), A, rules)
     for said in ("go", "stop"):
         assert game.to_move is A
         game.say(said, player)
     assert game.to_move is D
-    loop.run(game.reply(player))
+    await game.reply(player)
     assert game.to_move is D, "the model said go"
     with pytest.raises(InputError, match="it is not your turn"):
         game.say("go", player)

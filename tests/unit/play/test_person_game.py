@@ -1,7 +1,5 @@
 """A game between a person and a model."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any
@@ -59,25 +57,25 @@ def test_what_is_no_turn_is_refused_and_changes_nothing(player: Player, text: st
     assert game.turns == []
 
 
-def test_a_person_guesses_and_the_look_back_says_what_the_model_thought(player: Player, loop: Any) -> None:
+async def test_a_person_guesses_and_the_look_back_says_what_the_model_thought(player: Player) -> None:
     for seed in range(20):  # until the model's first turn does not break the rules
         game = game_of(Role.DEFENDER, seed)
         with pytest.raises(InputError, match="not your turn"):
             game.say("me first", player)
-        loop.run(game.reply(player))
+        await game.reply(player)
         if game.verdict is None:
             break
     game.say("I know the word! It is `river`", player)
     assert game.verdict is not None
     assert game.verdict.end_reason is EndReason.RIGHT_GUESS
-    seen = loop.run(game.look_back(player, 512))
+    seen = await game.look_back(player, 512)
     assert [len(each) for each in seen.logprobs] == [turn.num_tokens for turn in game.turns]
     assert seen.logprobs[0] == pytest.approx(game.turns[0].logprobs, abs=1e-4), "sampled at temperature 1"
-    (scored,) = loop.run(player.pool.score(loop.run(player.pool.seat()), [own_claim(game, player)]))
+    (scored,) = await player.pool.score(await player.pool.seat(), [own_claim(game, player)])
     assert seen.known == {1: pytest.approx(math.exp(sum(scored.logprobs)))}
 
     room = game.turns[1].num_tokens + len(game.turns[1].prompt_ids)
-    short = loop.run(game.look_back(player, room))
+    short = await game.look_back(player, room)
     assert short.logprobs == (seen.logprobs[0], ()), "the second turn does not fit"
 
     episode = game.episode(7, 1.0, seen.known)
@@ -92,13 +90,13 @@ def own_claim(game: PersonGame, player: Player) -> Any:
     return (*game.turns[1].prompt_ids, *claim.opening_ids), claim.word_ids
 
 
-def test_kuhn_poker_is_played_by_the_protocol(tiny_model: Path, loop: Any) -> None:
+async def test_kuhn_poker_is_played_by_the_protocol(tiny_model: Path) -> None:
     kuhn = KuhnPoker()
     renderer = game_renderer(kuhn, load_tokenizer(str(tiny_model)), "lines")
     player = Player(pool_of(tiny_model), renderer, Sampling(max_new_tokens=2))
     game = PersonGame(GameTask(0, "KJ", "visit"), Role.ATTACKER, Rules(kuhn, "kuhn", "lines"))
     game.say("bet", player)
-    loop.run(game.reply(player))
+    await game.reply(player)
     assert game.verdict is not None, "a random model breaks the rules, or it calls or folds"
-    assert loop.run(game.look_back(player, 512)).known == {}
+    assert (await game.look_back(player, 512)).known == {}
     assert game.episode(0, 1.0, {}).game == "kuhn"

@@ -1,7 +1,5 @@
 """The rate of self-play for each GPU of the engines that play."""
 
-from __future__ import annotations
-
 import copy
 import time
 from collections import Counter
@@ -54,13 +52,12 @@ def rate(num_engines: int, **config: Any) -> float | None:
         ({"engine": {"num_gpus": 1}}, 0, None),
     ],
 )
-def test_the_rate_is_divided_by_the_gpus_that_play(
-    config: dict[str, Any], num_engines: int, expected: float | None
-) -> None:
+def test_the_rate_is_divided_by_playing_gpus(config: dict[str, Any], num_engines: int, expected: float | None) -> None:
     assert rate(num_engines, **config) == expected
 
 
 ENGINES = Seat("policy", "p", Sampling(), "model")  # the name in the turns of `game`
+PHASES = [{"rounds": 1, "payoffs": {"tie": [-0.5, -0.25]}}]
 EXPERT = Seat("expert", "scripted", Sampling(), "model", cards={})
 
 
@@ -109,9 +106,7 @@ def lines_of(
 
 
 @pytest.mark.parametrize("num_there", range(5))
-def test_more_games_of_a_stage_go_on_with_its_numbers_and_are_played_once(
-    num_there: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_games_of_a_stage_follow_its_numbers_played_once(num_there: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stage of two games, and twice one more; a previous attempt may have played any first part of them."""
     asked: list[int] = []
     new: list[int] = []
@@ -196,17 +191,10 @@ def test_a_line_of_a_stream_has_the_staleness_of_the_games_that_came_since_the_l
         "batch": [encode(game(number, Outcome.TIED)) for number in range(4)],
         "repeated": set(),
     }
-    methods = {
-        name: SimpleNamespace(remote=lambda *_, found=found: copy.deepcopy(found)) for name, found in answers.items()
-    }
+    methods = {name: SimpleNamespace(remote=lambda *_, f=found: copy.deepcopy(f)) for name, found in answers.items()}
     parts: Any = dict.fromkeys(Playground.__dataclass_fields__)
     parts |= {
-        "config": parse_config(
-            {
-                "self_play": {"phases": [{"rounds": 1, "payoffs": {"tie": [-0.5, -0.25]}}]},
-                "objective": {"learn_from": "both"},
-            }
-        ),
+        "config": parse_config({"self_play": {"phases": PHASES}, "objective": {"learn_from": "both"}}),
         "fleet": SimpleNamespace(roster=SimpleNamespace(up=list)),
         "arenas": SimpleNamespace(handles=[]),
         "buffer": SimpleNamespace(get=lambda answer: answer, handle=SimpleNamespace(**methods)),
@@ -237,9 +225,8 @@ def test_a_line_of_a_stream_has_the_staleness_of_the_games_that_came_since_the_l
 
 
 def test_what_games_paid_is_by_the_phase_of_their_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    phases = [{"rounds": 1, "payoffs": {"tie": [-0.5, -0.25]}}]
     game = {"payoffs": {"tie": [-0.1, -0.2]}}
-    config: dict[str, Any] = {"game": game, "self_play": {"phases": phases}, "objective": {"learn_from": "both"}}
+    config: dict[str, Any] = {"game": game, "self_play": {"phases": PHASES}, "objective": {"learn_from": "both"}}
     for stage, paid in (("spag-1", (-0.5, -0.25)), ("spag-2", (-0.1, -0.2)), ("eval-spag-1", (-0.1, -0.2))):
         (line,) = lines_of(ENGINES, 0, monkeypatch, stage=stage, **config)
         assert line.figures.reward_mean == {"attacker": paid[0], "defender": paid[1]}

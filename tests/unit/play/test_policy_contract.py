@@ -1,7 +1,5 @@
 """One contract, three implementations: what an arena may expect of any policy."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from pathlib import Path
@@ -43,9 +41,9 @@ def ask(name: str, sampling: Sampling = GREEDY, prompt: tuple[int, ...] = PROMPT
     return Request(name, prompt, sampling, VIEW)
 
 
-def test_answers_come_in_the_order_asked_with_a_logprob_for_every_token(policy: Any, loop: Any) -> None:
+async def test_answers_come_in_the_order_asked_with_a_logprob_for_every_token(policy: Any) -> None:
     requests = [ask(f"order-{index}", Sampling(1.0, 5 + index, seed=index, stop_token_ids=(2,))) for index in range(4)]
-    answers = loop.run(policy.generate(requests))
+    answers = await policy.generate(requests)
     assert [answer.request_id for answer in answers] == [request.request_id for request in requests]
     for answer in answers:
         assert answer.token_ids
@@ -60,22 +58,22 @@ def test_the_same_request_is_answered_the_same_way_twice(policy: Any, loop: Any)
     assert first.token_ids == again.token_ids
 
 
-def test_a_reply_ends_at_no_token_but_those_that_were_asked_for(model_policy: Any, loop: Any) -> None:
+async def test_a_reply_ends_at_no_token_but_those_that_were_asked_for(model_policy: Any) -> None:
     """The folder's generation_config.json names token 2."""
     answers = [
         answer
         for seed in range(12)
-        for answer in loop.run(model_policy.generate([ask(f"end-{seed}", Sampling(1.0, 30, seed=seed))]))
+        for answer in await model_policy.generate([ask(f"end-{seed}", Sampling(1.0, 30, seed=seed))])
     ]
     assert any(2 in answer.token_ids for answer in answers)
     assert {(len(answer.token_ids), answer.finish_reason) for answer in answers} == {(30, "length")}
 
 
-def test_a_reply_ends_at_a_stop_token_or_at_its_length(model_policy: Any, loop: Any) -> None:
+async def test_a_reply_ends_at_a_stop_token_or_at_its_length(model_policy: Any) -> None:
     stopped_at_all = False
     for seed in range(12):
         sampling = Sampling(1.0, 30, seed=seed, stop_token_ids=(2,))
-        (answer,) = loop.run(model_policy.generate([ask(f"stop-{seed}", sampling)]))
+        (answer,) = await model_policy.generate([ask(f"stop-{seed}", sampling)])
         if answer.finish_reason == "stop":
             stopped_at_all = True
             assert answer.token_ids[-1] == 2
@@ -86,104 +84,96 @@ def test_a_reply_ends_at_a_stop_token_or_at_its_length(model_policy: Any, loop: 
     assert stopped_at_all
 
 
-def test_a_context_that_is_full_before_the_reply_has_ended_is_said_to_be(model_policy: Any, loop: Any) -> None:
-    (answer,) = loop.run(model_policy.generate([ask("full", prompt=(5,) * 512)]))
+async def test_a_context_that_is_full_before_the_reply_has_ended_is_said_to_be(model_policy: Any) -> None:
+    (answer,) = await model_policy.generate([ask("full", prompt=(5,) * 512)])
     assert answer.token_ids == ()
     assert answer.finish_reason == "context"
-    (answer,) = loop.run(model_policy.generate([ask("nearly", Sampling(temperature=0.0), prompt=(5,) * 509)]))
+    (answer,) = await model_policy.generate([ask("nearly", Sampling(temperature=0.0), prompt=(5,) * 509)])
     assert len(answer.token_ids) == 3
     assert answer.finish_reason == "context"
     short = Sampling(temperature=0.0, max_new_tokens=3)
-    (answer,) = loop.run(model_policy.generate([ask("fits", short, prompt=(5,) * 509)]))
+    (answer,) = await model_policy.generate([ask("fits", short, prompt=(5,) * 509)])
     assert len(answer.token_ids) == 3
     assert answer.finish_reason == "length"
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5, 1.5])
-def test_scores_have_the_temperature_in_them(
-    model_policy: Any, loop: Any, tiny_model: Path, temperature: float
-) -> None:
+async def test_scores_have_the_temperature_in_them(model_policy: Any, tiny_model: Path, temperature: float) -> None:
     asked = [(PROMPT, (9, 8, 7)), (PROMPT, (9, 2)), (PROMPT[:5], (11,))]
-    found = loop.run(model_policy.score(asked, temperature))
-    expected = loop.run(TransformersPolicy(str(tiny_model), max_model_len=512).score(asked, temperature))
+    found = await model_policy.score(asked, temperature)
+    expected = await TransformersPolicy(str(tiny_model), max_model_len=512).score(asked, temperature)
     for score, reference in zip(found, expected, strict=True):
         assert score.logprobs == pytest.approx(reference.logprobs, abs=1e-3)
         assert score.is_greedy == reference.is_greedy
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 1.5])
-def test_sampling_logprobs_have_the_temperature_in_them(
-    model_policy: Any, loop: Any, tiny_model: Path, temperature: float
-) -> None:
+async def test_sampling_logprobs_have_the_temperature(model_policy: Any, tiny_model: Path, temperature: float) -> None:
     sampling = Sampling(temperature, 16, seed=3, stop_token_ids=(2,))
-    (answer,) = loop.run(model_policy.generate([ask(f"temperature-{temperature}", sampling)]))
+    (answer,) = await model_policy.generate([ask(f"temperature-{temperature}", sampling)])
     reference = TransformersPolicy(str(tiny_model), max_model_len=512)
-    (expected,) = loop.run(reference.score([(PROMPT, answer.token_ids)], temperature))
+    (expected,) = await reference.score([(PROMPT, answer.token_ids)], temperature)
     assert answer.logprobs == pytest.approx(expected.logprobs, abs=1e-3)
 
 
-def test_score_agrees_with_the_logprobs_of_a_greedy_reply(model_policy: Any, loop: Any, tiny_model: Path) -> None:
-    (answer,) = loop.run(model_policy.generate([ask("score")]))
-    (scored,) = loop.run(model_policy.score([(PROMPT, answer.token_ids)]))
+async def test_score_agrees_with_the_logprobs_of_a_greedy_reply(model_policy: Any, tiny_model: Path) -> None:
+    (answer,) = await model_policy.generate([ask("score")])
+    (scored,) = await model_policy.score([(PROMPT, answer.token_ids)])
     reference = TransformersPolicy(str(tiny_model), max_model_len=512)
-    (expected,) = loop.run(reference.score([(PROMPT, answer.token_ids)]))
+    (expected,) = await reference.score([(PROMPT, answer.token_ids)])
     assert scored.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
 
 
-def test_score_says_whether_tokens_are_what_greedy_play_says(model_policy: Any, loop: Any) -> None:
-    (answer,) = loop.run(model_policy.generate([ask("greedy or not")]))
+async def test_score_says_whether_tokens_are_what_greedy_play_says(model_policy: Any) -> None:
+    (answer,) = await model_policy.generate([ask("greedy or not")])
     said = answer.token_ids
     others = [(*said[:place], token, *said[place + 1 :]) for place in (0, len(said) - 1) for token in (5, 6)]
     targets = [said, said[:1], *(other for other in others if other != said)]
-    scores = loop.run(model_policy.score([(PROMPT, target) for target in targets]))
+    scores = await model_policy.score([(PROMPT, target) for target in targets])
     assert [score.is_greedy for score in scores] == [True, True] + [False] * (len(targets) - 2)
     assert len(targets) > 3
 
 
-def test_score_computes_what_it_scores_whatever_the_engine_has_in_its_cache(
-    model_policy: Any, loop: Any, tiny_model: Path
-) -> None:
+async def test_score_computes_what_it_scores_whatever_the_cache_has(model_policy: Any, tiny_model: Path) -> None:
     """Of tokens whose blocks are cached an engine computes nothing; a target that was read before is one."""
     whole = [*PROMPT, *(3 + 7 * place % 41 for place in range(100))]
-    loop.run(model_policy.generate([ask("cached", prompt=tuple(whole))]))
+    await model_policy.generate([ask("cached", prompt=tuple(whole))])
     cuts = [(whole[:place], whole[place:end]) for place, end in ((8, 108), (8, 108), (60, 108), (100, 104), (64, 65))]
-    scored = loop.run(model_policy.score(cuts))
-    again = [loop.run(model_policy.score([cut]))[0] for cut in cuts]
-    expected = loop.run(TransformersPolicy(str(tiny_model), max_model_len=512).score(cuts))
+    scored = await model_policy.score(cuts)
+    again = [(await model_policy.score([cut]))[0] for cut in cuts]
+    expected = await TransformersPolicy(str(tiny_model), max_model_len=512).score(cuts)
     for ours, twice, theirs in zip(scored, again, expected, strict=True):
         assert ours.logprobs == pytest.approx(theirs.logprobs, abs=1e-4)
         assert twice.logprobs == pytest.approx(theirs.logprobs, abs=1e-4)
 
 
-def test_both_engines_decode_greedily_alike(vllm_policy: Any, loop: Any, tiny_model: Path) -> None:
+async def test_both_engines_decode_greedily_alike(vllm_policy: Any, tiny_model: Path) -> None:
     reference = TransformersPolicy(str(tiny_model), max_model_len=512)
-    (ours,) = loop.run(vllm_policy.generate([ask("greedy")]))
-    (theirs,) = loop.run(reference.generate([ask("greedy")]))
+    (ours,) = await vllm_policy.generate([ask("greedy")])
+    (theirs,) = await reference.generate([ask("greedy")])
     assert ours.token_ids == theirs.token_ids
 
 
-def test_new_weights_are_played_and_stamped(
-    model_policy: Any, loop: Any, tiny_model: Path, other_tiny_model: Path
-) -> None:
-    (before,) = loop.run(model_policy.generate([ask("before")]))
-    loop.run(model_policy.load(snapshot_of(other_tiny_model, version=7)))
+async def test_new_weights_are_played_and_stamped(model_policy: Any, tiny_model: Path, other_tiny_model: Path) -> None:
+    (before,) = await model_policy.generate([ask("before")])
+    await model_policy.load(snapshot_of(other_tiny_model, version=7))
     try:
-        (after,) = loop.run(model_policy.generate([ask("after")]))
-        (expected,) = loop.run(TransformersPolicy(str(other_tiny_model), max_model_len=512).generate([ask("after")]))
+        (after,) = await model_policy.generate([ask("after")])
+        (expected,) = await TransformersPolicy(str(other_tiny_model), max_model_len=512).generate([ask("after")])
         assert after.token_ids == expected.token_ids != before.token_ids
         assert model_policy.version == after.first_version == after.last_version == 7
     finally:
-        loop.run(model_policy.load(snapshot_of(tiny_model, version=0)))
-    (again,) = loop.run(model_policy.generate([ask("again")]))
+        await model_policy.load(snapshot_of(tiny_model, version=0))
+    (again,) = await model_policy.generate([ask("again")])
     assert again.token_ids == before.token_ids
     assert again.first_version == 0
 
 
 @pytest.mark.parametrize("in_flight", [True, False])
-def test_weights_that_come_during_a_turn_wait_for_its_end_or_are_stamped_on_it(
-    in_flight: bool, vllm_policy: Any, loop: Any, tiny_model: Path, other_tiny_model: Path
+async def test_weights_that_come_during_a_turn_wait_for_its_end_or_are_stamped_on_it(
+    in_flight: bool, vllm_policy: Any, tiny_model: Path, other_tiny_model: Path
 ) -> None:
-    async def scenario() -> Any:
+    try:
         requests = [ask(f"long-{in_flight}-{seed}", Sampling(1.0, 400, seed=seed)) for seed in range(12)]
         vllm_policy.take_figures()
         turns = asyncio.create_task(vllm_policy.generate(requests))
@@ -191,23 +181,20 @@ def test_weights_that_come_during_a_turn_wait_for_its_end_or_are_stamped_on_it(
             while not vllm_policy.take_figures().running_max:
                 await asyncio.sleep(0.01)
         await vllm_policy.load(snapshot_of(other_tiny_model, version=7), in_flight)
-        return await turns
-
-    try:
-        answers = loop.run(scenario())
+        answers = await turns
         assert all(len(answer.token_ids) == len(answer.logprobs) > 0 for answer in answers)
         versions = {(answer.first_version, answer.last_version) for answer in answers}
         assert versions <= {(0, 0), (0, 7)}
         assert ((0, 7) in versions) == in_flight
         assert vllm_policy.version == 7
     finally:
-        loop.run(vllm_policy.load(snapshot_of(tiny_model, version=0)))
+        await vllm_policy.load(snapshot_of(tiny_model, version=0))
 
 
-def test_a_turn_that_is_asked_for_while_new_weights_come_is_theirs(
-    vllm_policy: Any, loop: Any, tiny_model: Path, other_tiny_model: Path
+async def test_a_turn_that_is_asked_for_while_new_weights_come_is_theirs(
+    vllm_policy: Any, tiny_model: Path, other_tiny_model: Path
 ) -> None:
-    async def scenario() -> Any:
+    try:
         snapshot = snapshot_of(other_tiny_model, version=7)
         await vllm_policy.begin_update(in_flight=False)
         turn = asyncio.create_task(vllm_policy.generate([ask("late")]))
@@ -217,29 +204,28 @@ def test_a_turn_that_is_asked_for_while_new_weights_come_is_theirs(
             with in_shared_memory(bucket) as update:
                 await vllm_policy.take_update(update)
         await vllm_policy.end_update(7)
-        return await turn
-
-    try:
-        (answer,) = loop.run(scenario())
+        (answer,) = await turn
         assert (answer.first_version, answer.last_version) == (7, 7)
     finally:
-        loop.run(vllm_policy.load(snapshot_of(tiny_model, version=0)))
+        await vllm_policy.load(snapshot_of(tiny_model, version=0))
 
 
-def test_a_policy_sleeps_and_wakes_as_it_was(model_policy: Any, loop: Any) -> None:
-    (before,) = loop.run(model_policy.generate([ask("awake")]))
-    loop.run(model_policy.sleep())
-    loop.run(model_policy.wake())
-    (after,) = loop.run(model_policy.generate([ask("woken")]))
+async def test_a_policy_sleeps_and_wakes_as_it_was(model_policy: Any) -> None:
+    (before,) = await model_policy.generate([ask("awake")])
+    await model_policy.sleep()
+    await model_policy.wake()
+    (after,) = await model_policy.generate([ask("woken")])
     assert before.token_ids == after.token_ids
 
 
-def test_an_engine_that_takes_weights_in_its_sleep_plays_once_all_of_it_is_awake(
-    vllm_policy: Any, loop: Any, tiny_model: Path, other_tiny_model: Path
+async def test_an_engine_that_takes_weights_in_its_sleep_plays_once_all_of_it_is_awake(
+    vllm_policy: Any, tiny_model: Path, other_tiny_model: Path
 ) -> None:
     """As a run does where learner and engines share devices: weights wake, are replaced, and then the cache wakes."""
 
-    async def scenario() -> Any:
+    expected = TransformersPolicy(str(other_tiny_model), max_model_len=512)
+    (wanted,) = await expected.generate([ask("wanted")])
+    try:
         await vllm_policy.sleep()
         turn = asyncio.create_task(vllm_policy.generate([ask("asked in its sleep")]))
         await vllm_policy.wake("weights")
@@ -250,62 +236,54 @@ def test_an_engine_that_takes_weights_in_its_sleep_plays_once_all_of_it_is_awake
         (answer,) = await turn
         await vllm_policy.sleep()
         await vllm_policy.wake()
-        return answer, (await vllm_policy.generate([ask("awake")]))[0]
-
-    expected = TransformersPolicy(str(other_tiny_model), max_model_len=512)
-    (wanted,) = loop.run(expected.generate([ask("wanted")]))
-    try:
-        answer, later = loop.run(scenario())
+        answer, later = answer, (await vllm_policy.generate([ask("awake")]))[0]
         assert answer.token_ids == later.token_ids == wanted.token_ids
         assert answer.last_version == 7
     finally:
-        loop.run(vllm_policy.load(snapshot_of(tiny_model, version=0)))
+        await vllm_policy.load(snapshot_of(tiny_model, version=0))
 
 
-def test_an_engine_whose_weights_alone_are_awake_can_be_put_to_sleep(vllm_policy: Any, loop: Any) -> None:
-    async def scenario() -> Any:
-        await vllm_policy.sleep()
-        await vllm_policy.wake("weights")
-        await vllm_policy.sleep()
-        turn = asyncio.create_task(vllm_policy.generate([ask("asked in its sleep")]))
-        await vllm_policy.wake("kv_cache")
-        await asyncio.sleep(0.5)
-        assert not turn.done(), "its weights sleep again"
-        await vllm_policy.wake("weights")
-        return (await turn)[0]
-
-    (before,) = loop.run(vllm_policy.generate([ask("first")]))
-    assert loop.run(scenario()).token_ids == before.token_ids
+async def test_an_engine_whose_weights_alone_are_awake_can_be_put_to_sleep(vllm_policy: Any) -> None:
+    (before,) = await vllm_policy.generate([ask("first")])
+    await vllm_policy.sleep()
+    await vllm_policy.wake("weights")
+    await vllm_policy.sleep()
+    turn = asyncio.create_task(vllm_policy.generate([ask("asked in its sleep")]))
+    await vllm_policy.wake("kv_cache")
+    await asyncio.sleep(0.5)
+    assert not turn.done(), "its weights sleep again"
+    await vllm_policy.wake("weights")
+    assert (await turn)[0].token_ids == before.token_ids
 
 
-def test_an_adapter_that_an_engine_does_not_hold_is_refused(model_policy: Any, loop: Any) -> None:
+async def test_an_adapter_that_an_engine_does_not_hold_is_refused(model_policy: Any) -> None:
     with pytest.raises(EngineError, match="holds no adapter 'past-0'"):
-        loop.run(model_policy.generate([replace(ask("adapter"), adapter="past-0")]))
+        await model_policy.generate([replace(ask("adapter"), adapter="past-0")])
     with pytest.raises(EngineError, match="holds no adapter 'past-0'"):
-        loop.run(model_policy.score([(PROMPT, (5, 6))], adapter="past-0"))
+        await model_policy.score([(PROMPT, (5, 6))], adapter="past-0")
 
 
-def test_a_damaged_bucket_is_refused_by_name(loop: Any, tiny_model: Path) -> None:
+async def test_a_damaged_bucket_is_refused_by_name(tiny_model: Path) -> None:
     policy = TransformersPolicy(str(tiny_model))
     good = snapshot_of(tiny_model, version=3)
     parts: Any = good.parts
     damaged = replace(good, parts=(replace(parts[0], checksum="0" * 16), *parts[1:]))
     with pytest.raises(WeightSyncError, match="bucket 0"):
-        loop.run(policy.load(damaged))
+        await policy.load(damaged)
     assert policy.version == 0
 
 
-def test_a_snapshot_with_tensors_missing_is_refused(loop: Any, tiny_model: Path) -> None:
+async def test_a_snapshot_with_tensors_missing_is_refused(tiny_model: Path) -> None:
     policy = TransformersPolicy(str(tiny_model))
     good = snapshot_of(tiny_model, version=3)
     with pytest.raises(WeightSyncError, match="lacks"):
-        loop.run(policy.load(replace(good, parts=good.parts[1:])))
+        await policy.load(replace(good, parts=good.parts[1:]))
 
 
-def test_the_scripted_expert_says_so_when_it_is_asked_for_what_it_has_not(loop: Any) -> None:
+async def test_the_scripted_expert_says_so_when_it_is_asked_for_what_it_has_not() -> None:
     expert = expert_of(CARDS, lambda text: [3])
     with pytest.raises(EngineError, match="no probabilities"):
-        loop.run(expert.score([((1,), (2,))]))
+        await expert.score([((1,), (2,))])
 
 
 def test_the_scripted_expert_hints_without_the_word_and_guesses_it(loop: Any) -> None:

@@ -1,7 +1,5 @@
 """How weights reach engines, and who sleeps meanwhile; what the fleet makes of it is in test_fleet.py."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,17 +20,12 @@ from spag_ray.host.folder_lease import FolderLease
         (
             "ipc",
             [
-                "export",
-                "learner sleeps but for its weights",
-                "engines wake weights",
-                "publish",
-                "learner sleeps",
-                "engines wake kv_cache",
-                "verify_weights",
+                "export", "learner sleeps but for its weights", "engines wake weights", "publish",
+                "learner sleeps", "engines wake kv_cache", "verify_weights",
             ],
         ),
     ],
-)
+)  # fmt: skip
 def test_colocated_one_sleeps_while_the_other_works_and_both_hold_weights_only_where_the_channel_needs_it(
     channel: str, taken: list[str], tmp_path: Path
 ) -> None:

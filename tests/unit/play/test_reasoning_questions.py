@@ -1,7 +1,5 @@
 """The questions of `spag_reasoning`: made again they are the same, what is right follows, and nothing else tells it."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections import Counter

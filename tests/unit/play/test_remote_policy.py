@@ -1,7 +1,5 @@
 """Engines in other actors: requests travel together, come back one by one, and bad weights end an engine."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re
@@ -65,35 +63,28 @@ def handle_of(engine: FakeEngine) -> Any:
     return engine
 
 
-def test_requests_of_one_tick_travel_in_one_call_and_a_slow_one_holds_nobody(loop: Any) -> None:
-    async def scenario() -> tuple[list[list[str]], list[str]]:
-        engine = FakeEngine({"slow": 0.2, "a": 0.0, "b": 0.01})
-        policy = RemotePolicy(handle_of(engine), "fake")
-        order: list[str] = []
+async def test_requests_of_one_tick_travel_in_one_call_and_a_slow_one_holds_nobody() -> None:
+    engine = FakeEngine({"slow": 0.2, "a": 0.0, "b": 0.01})
+    policy = RemotePolicy(handle_of(engine), "fake")
+    order: list[str] = []
 
-        async def one(name: str) -> None:
-            await policy.generate([ask(name)])
-            order.append(name)
+    async def one(name: str) -> None:
+        await policy.generate([ask(name)])
+        order.append(name)
 
-        await asyncio.gather(one("slow"), one("a"), one("b"))
-        return engine.submits, order
-
-    submits, order = loop.run(scenario())
-    assert submits == [["slow", "a", "b"]]
+    await asyncio.gather(one("slow"), one("a"), one("b"))
+    assert engine.submits == [["slow", "a", "b"]]
     assert order == ["a", "b", "slow"]
 
 
-def test_a_request_that_is_given_up_is_cancelled_at_the_engine_and_its_late_answer_is_nobodys(loop: Any) -> None:
-    async def scenario() -> FakeEngine:
-        engine = FakeEngine({"late": 0.4, "other": 0.5})
-        policy = RemotePolicy(handle_of(engine), "fake")
-        other = asyncio.create_task(policy.generate([ask("other")]))
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(policy.generate([ask("late")]), 0.02)
-        await other
-        return engine
-
-    assert loop.run(scenario()).cancelled == ["late"]
+async def test_a_request_that_is_given_up_is_cancelled_at_the_engine_and_its_late_answer_is_nobodys() -> None:
+    engine = FakeEngine({"late": 0.4, "other": 0.5})
+    policy = RemotePolicy(handle_of(engine), "fake")
+    other = asyncio.create_task(policy.generate([ask("other")]))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(policy.generate([ask("late")]), 0.02)
+    await other
+    assert engine.cancelled == ["late"]
 
 
 def test_a_request_travels_with_all_that_an_engine_needs() -> None:
@@ -102,16 +93,14 @@ def test_a_request_travels_with_all_that_an_engine_needs() -> None:
         assert unpack_request(pack_request(request, "sent"), request.request_id, request.adapter) == request
 
 
-def test_a_request_that_fails_fails_alone(loop: Any) -> None:
-    async def scenario() -> Any:
-        policy = RemotePolicy(handle_of(FakeEngine({"bad": 0.0, "good": 0.01}, frozenset({"bad"}))), "fake")
-        return await asyncio.gather(
-            policy.generate([ask("bad")]), policy.generate([ask("good")]), return_exceptions=True
-        )
-
-    bad, good = loop.run(scenario())
+async def test_a_request_that_fails_fails_alone() -> None:
+    policy = RemotePolicy(handle_of(FakeEngine({"bad": 0.0, "good": 0.01}, frozenset({"bad"}))), "fake")
+    bad, good = await asyncio.gather(
+        policy.generate([ask("bad")]), policy.generate([ask("good")]), return_exceptions=True
+    )
     assert isinstance(bad, EngineError)
     assert "out of luck" in str(bad)
+    assert not isinstance(good, BaseException)
     assert good[0].request_id == "good"
 
 
@@ -155,25 +144,22 @@ async def until(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-def test_a_call_is_held_until_there_is_an_answer_and_calls_follow_turns_not_time(loop: Any) -> None:
-    async def scenario() -> None:
-        policy = Held()
-        engine = QueueEngine(RequestQueue(cast(Any, policy)))
-        remote = RemotePolicy(cast(Any, engine), "held")
-        turn = asyncio.create_task(remote.generate([ask("a")]))
-        await until(lambda: engine.num_held == 1)
-        await asyncio.sleep(0.3)
-        assert (engine.num_calls, engine.num_held) == (1, 1), "nothing is polled"
-        policy.answer("a")
-        (completion,) = await turn
-        assert completion.request_id == "a"
-        await asyncio.sleep(0.05)
-        assert (engine.num_calls, engine.num_held) == (1, 0), "nothing is awaited, so nothing is held"
-
-    loop.run(scenario())
+async def test_a_call_is_held_until_there_is_an_answer_and_calls_follow_turns_not_time() -> None:
+    policy = Held()
+    engine = QueueEngine(RequestQueue(cast(Any, policy)))
+    remote = RemotePolicy(cast(Any, engine), "held")
+    turn = asyncio.create_task(remote.generate([ask("a")]))
+    await until(lambda: engine.num_held == 1)
+    await asyncio.sleep(0.3)
+    assert (engine.num_calls, engine.num_held) == (1, 1), "nothing is polled"
+    policy.answer("a")
+    (completion,) = await turn
+    assert completion.request_id == "a"
+    await asyncio.sleep(0.05)
+    assert (engine.num_calls, engine.num_held) == (1, 0), "nothing is awaited, so nothing is held"
 
 
-def test_an_answer_travels_with_all_that_an_engine_says(loop: Any) -> None:
+async def test_an_answer_travels_with_all_that_an_engine_says() -> None:
     said = Completion("a", (3, 4), (-1.0, -2.0), first_version=5, last_version=6, finish_reason="length")
 
     class Says(Held):
@@ -181,90 +167,73 @@ def test_an_answer_travels_with_all_that_an_engine_says(loop: Any) -> None:
             return [said]
 
     remote = RemotePolicy(cast(Any, QueueEngine(RequestQueue(cast(Any, Says())))), "says")
-    assert loop.run(remote.generate([ask("a")])) == [said]
+    assert await remote.generate([ask("a")]) == [said]
 
 
-def test_a_request_beside_a_held_call_is_sent_at_once_and_one_call_is_held(loop: Any) -> None:
-    async def scenario() -> None:
-        policy = Held()
-        engine = QueueEngine(RequestQueue(cast(Any, policy)))
-        remote = RemotePolicy(cast(Any, engine), "held")
-        slow = asyncio.create_task(remote.generate([ask("slow")]))
-        await until(lambda: (engine.num_calls, engine.num_held) == (1, 1))
-        quick = asyncio.create_task(remote.generate([ask("quick")]))
-        await until(lambda: (engine.num_calls, engine.num_held) == (2, 1))
-        policy.answer("quick")
-        await quick
-        await until(lambda: (engine.num_calls, engine.num_held) == (3, 1))  # the slow one is still awaited
-        policy.answer("slow")
-        await slow
-
-    loop.run(scenario())
+async def test_a_request_beside_a_held_call_is_sent_at_once_and_one_call_is_held() -> None:
+    policy = Held()
+    engine = QueueEngine(RequestQueue(cast(Any, policy)))
+    remote = RemotePolicy(cast(Any, engine), "held")
+    slow = asyncio.create_task(remote.generate([ask("slow")]))
+    await until(lambda: (engine.num_calls, engine.num_held) == (1, 1))
+    quick = asyncio.create_task(remote.generate([ask("quick")]))
+    await until(lambda: (engine.num_calls, engine.num_held) == (2, 1))
+    policy.answer("quick")
+    await quick
+    await until(lambda: (engine.num_calls, engine.num_held) == (3, 1))  # the slow one is still awaited
+    policy.answer("slow")
+    await slow
 
 
-def test_a_held_call_returns_after_a_limit_and_another_is_made(loop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_held_call_returns_after_a_limit_and_another_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_queue, "HOLD_S", 0.05)
-
-    async def scenario() -> None:
-        policy = Held()
-        engine = QueueEngine(RequestQueue(cast(Any, policy)))
-        turn = asyncio.create_task(RemotePolicy(cast(Any, engine), "held").generate([ask("a")]))
-        await until(lambda: engine.num_calls == 4)
-        assert engine.num_held == 1
-        policy.answer("a")
-        await turn
-
-    loop.run(scenario())
+    policy = Held()
+    engine = QueueEngine(RequestQueue(cast(Any, policy)))
+    turn = asyncio.create_task(RemotePolicy(cast(Any, engine), "held").generate([ask("a")]))
+    await until(lambda: engine.num_calls == 4)
+    assert engine.num_held == 1
+    policy.answer("a")
+    await turn
 
 
-def test_an_answer_of_a_call_whose_reply_was_lost_does_not_hold_up_later_ones(loop: Any) -> None:
+async def test_an_answer_of_a_call_whose_reply_was_lost_does_not_hold_up_later_ones() -> None:
     """The newest call is the one that is answered, whatever became of those before."""
 
-    async def scenario() -> None:
-        policy = Held()
-        queue = RequestQueue(cast(Any, policy))
-        lost = asyncio.create_task(queue.exchange("client", [pack_request(ask("a"), "a")], [], 0.0))
-        await asyncio.sleep(0.01)
-        lost.cancel()
-        policy.answer("a")
-        await asyncio.sleep(0.01)
-        ((name, *_),) = await asyncio.wait_for(queue.exchange("client", [], [], 0.0), 5)
-        assert name == "a", "it has waited for the next call"
-
-    loop.run(scenario())
+    policy = Held()
+    queue = RequestQueue(cast(Any, policy))
+    lost = asyncio.create_task(queue.exchange("client", [pack_request(ask("a"), "a")], [], 0.0))
+    await asyncio.sleep(0.01)
+    lost.cancel()
+    policy.answer("a")
+    await asyncio.sleep(0.01)
+    ((name, *_),) = await asyncio.wait_for(queue.exchange("client", [], [], 0.0), 5)
+    assert name == "a", "it has waited for the next call"
 
 
-def test_a_request_that_is_given_up_before_it_was_sent_is_never_sent(loop: Any) -> None:
-    async def scenario() -> list[list[str]]:
-        engine = FakeEngine({"held": 0.1, "early": 0.0})
-        policy = RemotePolicy(handle_of(engine), "fake")
-        held = asyncio.create_task(policy.generate([ask("held")]))
-        early = asyncio.create_task(policy.generate([ask("early")]))
-        await asyncio.sleep(0)
-        early.cancel()
-        await held
-        return engine.submits
-
-    assert loop.run(scenario()) == [["held"]]
+async def test_a_request_that_is_given_up_before_it_was_sent_is_never_sent() -> None:
+    engine = FakeEngine({"held": 0.1, "early": 0.0})
+    policy = RemotePolicy(handle_of(engine), "fake")
+    held = asyncio.create_task(policy.generate([ask("held")]))
+    early = asyncio.create_task(policy.generate([ask("early")]))
+    await asyncio.sleep(0)
+    early.cancel()
+    await held
+    assert engine.submits == [["held"]]
 
 
-def test_scores_are_pending_until_they_come_so_that_an_engine_that_hangs_is_seen(loop: Any, tiny_model: Path) -> None:
+async def test_scores_are_pending_until_they_come_so_that_an_engine_that_hangs_is_seen(tiny_model: Path) -> None:
     class Slow(TransformersPolicy):
         async def score(self, sequences: Any, temperature: float = 1.0, adapter: str | None = None) -> list[Score]:
             await asyncio.sleep(0.05)
             return await super().score(sequences, temperature, adapter)
 
-    async def scenario() -> tuple[int, float, int]:
-        desk = RequestQueue(Slow(str(tiny_model), max_model_len=512))
-        scoring = asyncio.create_task(desk.score([(PROMPT, (5, 6))], 1.0))
-        await asyncio.sleep(0.02)
-        during, idle_s = desk.num_pending, desk.idle_s
-        (score,) = await scoring
-        assert len(score.logprobs) == 2
-        return during, idle_s, desk.num_pending
-
-    during, idle_s, after = loop.run(scenario())
-    assert (during, after) == (1, 0)
+    desk = RequestQueue(Slow(str(tiny_model), max_model_len=512))
+    scoring = asyncio.create_task(desk.score([(PROMPT, (5, 6))], 1.0))
+    await asyncio.sleep(0.02)
+    during, idle_s = desk.num_pending, desk.idle_s
+    (score,) = await scoring
+    assert len(score.logprobs) == 2
+    assert (during, desk.num_pending) == (1, 0)
     assert idle_s >= 0.015
 
 
@@ -301,42 +270,36 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_an_engine_that_cannot_be_reached_is_asked_again_and_no_turn_is_lost(loop: Any) -> None:
-    async def scenario() -> None:
-        policy = Held()
-        engine = Lossy(RequestQueue(cast(Any, policy)), num_lost=3)
-        remote = RemotePolicy(cast(Any, engine), "lossy")
-        turns = asyncio.gather(*(remote.generate([ask(name)]) for name in ("a", "b")))
-        policy.answer("a")
-        policy.answer("b")
-        found = await asyncio.wait_for(turns, 5)
-        assert [completion.request_id for (completion,) in found] == ["a", "b"]
-        assert engine.num_calls == 4
-
-    loop.run(scenario())
+async def test_an_engine_that_cannot_be_reached_is_asked_again_and_no_turn_is_lost() -> None:
+    policy = Held()
+    engine = Lossy(RequestQueue(cast(Any, policy)), num_lost=3)
+    remote = RemotePolicy(cast(Any, engine), "lossy")
+    turns = asyncio.gather(*(remote.generate([ask(name)]) for name in ("a", "b")))
+    policy.answer("a")
+    policy.answer("b")
+    found = await asyncio.wait_for(turns, 5)
+    assert [completion.request_id for (completion,) in found] == ["a", "b"]
+    assert engine.num_calls == 4
 
 
 @pytest.mark.usefixtures("quick")
-def test_an_engine_that_stays_out_of_reach_is_gone_after_a_time(loop: Any) -> None:
-    async def scenario() -> None:
-        policy = Held()
-        policy.answer("a")
-        engine = Lossy(RequestQueue(cast(Any, policy)), num_lost=10**6)
-        remote = RemotePolicy(cast(Any, engine), "lossy", within_s=0.2)
-        with pytest.raises(EngineError, match=r"lossy .*could not be reached") as raised:
-            await asyncio.wait_for(remote.generate([ask("a")]), 5)
-        with pytest.raises(EngineError, match=r"lossy .*could not be reached") as raised:
-            await asyncio.wait_for(remote.score([(PROMPT, (5,))]), 5)
-        assert not isinstance(raised.value, EngineGoneError), "it stays in the arena's pool"
-        assert engine.num_calls < 10, "the pauses grow"
-
-    loop.run(scenario())
+async def test_an_engine_that_stays_out_of_reach_is_gone_after_a_time() -> None:
+    policy = Held()
+    policy.answer("a")
+    engine = Lossy(RequestQueue(cast(Any, policy)), num_lost=10**6)
+    remote = RemotePolicy(cast(Any, engine), "lossy", within_s=0.2)
+    with pytest.raises(EngineError, match=r"lossy .*could not be reached") as raised:
+        await asyncio.wait_for(remote.generate([ask("a")]), 5)
+    with pytest.raises(EngineError, match=r"lossy .*could not be reached") as raised:
+        await asyncio.wait_for(remote.score([(PROMPT, (5,))]), 5)
+    assert not isinstance(raised.value, EngineGoneError), "it stays in the arena's pool"
+    assert engine.num_calls < 10, "the pauses grow"
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_score_is_asked_again_too(loop: Any) -> None:
+async def test_a_score_is_asked_again_too() -> None:
     engine = Lossy(RequestQueue(cast(Any, Held())), num_lost=2)
-    (score,) = loop.run(RemotePolicy(cast(Any, engine), "lossy").score([(PROMPT, (5,))]))
+    (score,) = await RemotePolicy(cast(Any, engine), "lossy").score([(PROMPT, (5,))])
     assert score.is_greedy
 
 
@@ -356,10 +319,10 @@ def failed_in_engine(cause: Exception) -> Exception:
     ],
     ids=lambda value: getattr(value, "__name__", None) or type(value).__name__,
 )
-def test_any_other_error_of_a_call_fails_its_turns_at_once_and_is_logged(
-    loop: Any, error: Exception, kind: type[EngineError], caplog: pytest.LogCaptureFixture
+async def test_any_other_error_of_a_call_fails_its_turns_at_once_and_is_logged(
+    error: Exception, kind: type[EngineError], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario() -> None:
+    with caplog.at_level(logging.WARNING):
         policy = Held()
         policy.answer("a")
         engine = Lossy(RequestQueue(cast(Any, policy)), num_lost=1, error=error)
@@ -371,43 +334,34 @@ def test_any_other_error_of_a_call_fails_its_turns_at_once_and_is_logged(
             assert type(caught.value) is kind
         (completion,) = await asyncio.wait_for(remote.generate([ask("a")]), 5)
         assert completion.request_id == "a", "the next call is another try"
-
-    with caplog.at_level(logging.WARNING):
-        loop.run(scenario())
     assert "broken" in caplog.text
 
 
-def test_an_answer_that_makes_no_sense_fails_the_turns_at_once(loop: Any) -> None:
+async def test_an_answer_that_makes_no_sense_fails_the_turns_at_once() -> None:
     class Senseless(QueueEngine):
         async def _exchange(self, *arguments: Any) -> list[Any]:
             return [("a~1", 1, 2)]
 
-    async def scenario() -> None:
-        remote = RemotePolicy(cast(Any, Senseless(RequestQueue(cast(Any, Held())))), "senseless")
-        with pytest.raises(EngineError, match="senseless"):
-            await asyncio.wait_for(remote.generate([ask("a")]), 5)
-
-    loop.run(scenario())
+    remote = RemotePolicy(cast(Any, Senseless(RequestQueue(cast(Any, Held())))), "senseless")
+    with pytest.raises(EngineError, match="senseless"):
+        await asyncio.wait_for(remote.generate([ask("a")]), 5)
 
 
-def test_an_answer_that_comes_late_is_not_taken_for_that_of_the_same_turn_asked_again(loop: Any) -> None:
+async def test_an_answer_that_comes_late_is_not_taken_for_that_of_the_same_turn_asked_again() -> None:
     """A game that is restarted asks for the same turn, maybe after other turns: other tokens come before it."""
 
-    async def scenario() -> None:
-        sent: list[str] = []
+    sent: list[str] = []
 
-        class Late(QueueEngine):
-            async def _exchange(self, client: str, requests: list[Packed], *_: Any) -> list[Any]:
-                sent.extend(request_id for request_id, *_ in requests)
-                await asyncio.sleep(0.05)
-                late, first = len(sent) > 1, sent[0]
-                return [(first, (7,), (-1.0,), 0, 0, "stop"), (sent[-1], (8,), (-1.0,), 0, 0, "stop")] if late else []
+    class Late(QueueEngine):
+        async def _exchange(self, client: str, requests: list[Packed], *_: Any) -> list[Any]:
+            sent.extend(request_id for request_id, *_ in requests)
+            await asyncio.sleep(0.05)
+            late, first = len(sent) > 1, sent[0]
+            return [(first, (7,), (-1.0,), 0, 0, "stop"), (sent[-1], (8,), (-1.0,), 0, 0, "stop")] if late else []
 
-        remote = RemotePolicy(cast(Any, Late(RequestQueue(cast(Any, Held())))), "late")
-        given_up = asyncio.create_task(remote.generate([ask("a")]))
-        await until(lambda: len(sent) == 1)
-        given_up.cancel()
-        (completion,) = await asyncio.wait_for(remote.generate([ask("a")]), 5)
-        assert (completion.request_id, completion.token_ids) == ("a", (8,))
-
-    loop.run(scenario())
+    remote = RemotePolicy(cast(Any, Late(RequestQueue(cast(Any, Held())))), "late")
+    given_up = asyncio.create_task(remote.generate([ask("a")]))
+    await until(lambda: len(sent) == 1)
+    given_up.cancel()
+    (completion,) = await asyncio.wait_for(remote.generate([ask("a")]), 5)
+    assert (completion.request_id, completion.token_ids) == ("a", (8,))

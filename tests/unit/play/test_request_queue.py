@@ -1,7 +1,5 @@
 """An engine's queue: who asked for what, and what becomes of a client that is not heard of again."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from typing import Any, cast
@@ -55,114 +53,94 @@ async def settled() -> None:
     await asyncio.sleep(0.02)
 
 
-def test_two_clients_may_ask_for_the_same_at_once_and_each_gets_its_own_answer(loop: Any) -> None:
+async def test_two_clients_may_ask_for_the_same_at_once_and_each_gets_its_own_answer() -> None:
     """An arena that replaces another asks for the same turns of the same games."""
 
-    async def scenario() -> None:
-        engine, errors = Engine(), Errors()
-        queue = RequestQueue(cast(Any, engine))
-        exchanges = [asked(queue, client, "stage/0/0") for client in ("old", "new")]
-        await settled()
-        assert queue.num_pending == 2
-        engine.may_answer.set()
-        for exchange in exchanges:
-            ((name, tokens, *_),) = await exchange
-            assert (name, tokens) == ("stage/0/0", (3,))
-        await settled()
-        assert queue.num_pending == 0
-        assert errors.found == []
-
-    loop.run(scenario())
+    engine, errors = Engine(), Errors()
+    queue = RequestQueue(cast(Any, engine))
+    exchanges = [asked(queue, client, "stage/0/0") for client in ("old", "new")]
+    await settled()
+    assert queue.num_pending == 2
+    engine.may_answer.set()
+    for exchange in exchanges:
+        ((name, tokens, *_),) = await exchange
+        assert (name, tokens) == ("stage/0/0", (3,))
+    await settled()
+    assert queue.num_pending == 0
+    assert errors.found == []
 
 
-def test_a_client_cancels_its_own_requests_only(loop: Any) -> None:
-    async def scenario() -> None:
-        engine = Engine()
-        queue = RequestQueue(cast(Any, engine))
-        kept = asked(queue, "a", "turn")
-        asked(queue, "b", "turn")
-        await settled()
-        asked(queue, "b", cancelled=["turn"])
-        await settled()
-        assert (queue.num_pending, engine.num_cancelled) == (1, 1)
-        engine.may_answer.set()
-        assert [name for name, *_ in await kept] == ["turn"]
-
-    loop.run(scenario())
+async def test_a_client_cancels_its_own_requests_only() -> None:
+    engine = Engine()
+    queue = RequestQueue(cast(Any, engine))
+    kept = asked(queue, "a", "turn")
+    asked(queue, "b", "turn")
+    await settled()
+    asked(queue, "b", cancelled=["turn"])
+    await settled()
+    assert (queue.num_pending, engine.num_cancelled) == (1, 1)
+    engine.may_answer.set()
+    assert [name for name, *_ in await kept] == ["turn"]
 
 
-def test_a_request_that_is_cancelled_and_asked_again_in_one_call_is_answered_once(loop: Any) -> None:
-    async def scenario() -> None:
-        engine, errors = Engine(), Errors()
-        queue = RequestQueue(cast(Any, engine))
-        asked(queue, "a", "turn")
-        await settled()
-        again = asked(queue, "a", "turn", cancelled=["turn"])
-        await settled()
-        assert (queue.num_pending, engine.num_cancelled) == (1, 1)
-        engine.may_answer.set()
-        assert len(await again) == 1
-        await settled()
-        assert queue.num_pending == 0
-        assert errors.found == []
-
-    loop.run(scenario())
+async def test_a_request_that_is_cancelled_and_asked_again_in_one_call_is_answered_once() -> None:
+    engine, errors = Engine(), Errors()
+    queue = RequestQueue(cast(Any, engine))
+    asked(queue, "a", "turn")
+    await settled()
+    again = asked(queue, "a", "turn", cancelled=["turn"])
+    await settled()
+    assert (queue.num_pending, engine.num_cancelled) == (1, 1)
+    engine.may_answer.set()
+    assert len(await again) == 1
+    await settled()
+    assert queue.num_pending == 0
+    assert errors.found == []
 
 
-def test_a_client_that_is_silent_is_forgotten_with_its_turns_and_answers(
-    loop: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_client_that_is_silent_is_forgotten_with_its_turns_and_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_queue, "HOLD_S", 0.2)
     monkeypatch.setattr(request_queue, "SILENT_S", 1.0)
 
-    async def scenario() -> None:
-        engine = Engine()
-        queue = RequestQueue(cast(Any, engine))
-        lives = asked(queue, "lives", "turn")
-        await asked(queue, "dead", "turn", "other")
-        for _ in range(8):  # one that exchanges again and again is heard of, however long its turns take
-            await lives
-            lives = asked(queue, "lives")
-        await settled()
-        assert (queue.num_pending, engine.num_cancelled) == (1, 2)
-        engine.may_answer.set()
-        assert [name for name, *_ in await lives] == ["turn"]
-
-    loop.run(scenario())
+    engine = Engine()
+    queue = RequestQueue(cast(Any, engine))
+    lives = asked(queue, "lives", "turn")
+    await asked(queue, "dead", "turn", "other")
+    for _ in range(8):  # one that exchanges again and again is heard of, however long its turns take
+        await lives
+        lives = asked(queue, "lives")
+    await settled()
+    assert (queue.num_pending, engine.num_cancelled) == (1, 2)
+    engine.may_answer.set()
+    assert [name for name, *_ in await lives] == ["turn"]
 
 
-def test_answers_that_nobody_fetches_are_dropped(loop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_answers_that_nobody_fetches_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_queue, "HOLD_S", 0.02)
     monkeypatch.setattr(request_queue, "SILENT_S", 0.1)
 
-    async def scenario() -> None:
-        engine = Engine()
-        queue = RequestQueue(cast(Any, engine))
-        await asked(queue, "dead", "turn")
-        engine.may_answer.set()
-        await asyncio.sleep(0.3)
-        assert await asked(queue, "dead") == []
-
-    loop.run(scenario())
+    engine = Engine()
+    queue = RequestQueue(cast(Any, engine))
+    await asked(queue, "dead", "turn")
+    engine.may_answer.set()
+    await asyncio.sleep(0.3)
+    assert await asked(queue, "dead") == []
 
 
-def test_the_time_with_something_to_answer_is_counted(loop: Any) -> None:
-    async def play() -> None:
-        engine = Engine()
-        queue = RequestQueue(cast(Any, engine))
-        await asyncio.sleep(0.1)
-        held = asked(queue, "a", "game/0", "game/1")
-        await asyncio.sleep(0.2)
-        seconds, busy_s = queue.take_busy_s()
-        assert 0.3 <= seconds < 0.6
-        assert 0.2 <= busy_s < seconds - 0.09, "not the time before"
-        engine.may_answer.set()
-        await held
-        await settled()
-        seconds, busy_s = queue.take_busy_s()
-        await asyncio.sleep(0.2)
-        seconds, busy_s = queue.take_busy_s()
-        assert seconds >= 0.2
-        assert busy_s == 0.0, "all is answered"
-
-    loop.run(play())
+async def test_the_time_with_something_to_answer_is_counted() -> None:
+    engine = Engine()
+    queue = RequestQueue(cast(Any, engine))
+    await asyncio.sleep(0.1)
+    held = asked(queue, "a", "game/0", "game/1")
+    await asyncio.sleep(0.2)
+    seconds, busy_s = queue.take_busy_s()
+    assert 0.3 <= seconds < 0.6
+    assert 0.2 <= busy_s < seconds - 0.09, "not the time before"
+    engine.may_answer.set()
+    await held
+    await settled()
+    seconds, busy_s = queue.take_busy_s()
+    await asyncio.sleep(0.2)
+    seconds, busy_s = queue.take_busy_s()
+    assert seconds >= 0.2
+    assert busy_s == 0.0, "all is answered"

@@ -1,7 +1,5 @@
 """The scripted expert: it hints by the card, leads to the word, walks into questions, and claims when one card fits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The scripted seats of a game other than Taboo: the game replies, repeatably, in tokens of the learner."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -43,10 +41,10 @@ def test_the_same_request_and_seed_give_the_same_reply_and_others_vary() -> None
     assert len(replies) == 6
 
 
-def test_a_reply_comes_as_the_tokens_of_the_renderer(loop: Any) -> None:
+async def test_a_reply_comes_as_the_tokens_of_the_renderer() -> None:
     renderer = game_renderer(KuhnPoker(), tokenizer_of("chatml"), "lines")
     policy = ScriptedPolicy(KuhnPoker(), renderer.reply_ids)
-    [answer] = loop.run(policy.generate([Request("g/1", (5,), Sampling(), VIEW)]))
+    [answer] = await policy.generate([Request("g/1", (5,), Sampling(), VIEW)])
     assert renderer.text_of(answer.token_ids) in ("call", "fold")
     assert answer.token_ids[-1] == renderer.end_ids[0]
     assert answer.logprobs == (0.0,) * len(answer.token_ids)
@@ -60,7 +58,7 @@ def test_a_game_without_scripted_seats_is_refused() -> None:
         seats(Bare())
 
 
-def test_whole_games_between_scripted_seats_are_legal_and_decided(loop: Any) -> None:
+async def test_whole_games_between_scripted_seats_are_legal_and_decided() -> None:
     game = KuhnPoker()
     renderer = game_renderer(game, tokenizer_of("chatml"), "chat")
     pool = EnginePool("expert")
@@ -70,7 +68,7 @@ def test_whole_games_between_scripted_seats_are_legal_and_decided(loop: Any) -> 
     ends = set()
     for number in range(40):
         task = GameTask(number, game.scenarios()[number % 6], "expert")
-        episode = loop.run(play_game(task, players, rules))
+        episode = await play_game(task, players, rules)
         assert episode.game == "kuhn"
         assert episode.verdict.outcome.is_decided
         ends.add(str(episode.verdict.end_reason))

@@ -1,7 +1,5 @@
 """Who sits where: seats of policies, of earlier versions, of the expert, and of guests."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How the server of `spag-ray serve` begins and ends."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -25,18 +23,15 @@ async def nothing(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_the_server_and_not_what_is_closed_after_it(loop: Any, which: signal.Signals) -> None:
-    async def serve() -> str:
-        with socket.create_server(("127.0.0.1", 0)) as listening:
-            server = StoppableServer(web_settings(nothing))
-            serving = asyncio.create_task(server.serve(sockets=[listening]))
-            while not server.started:
-                await asyncio.sleep(0.01)
-            os.kill(os.getpid(), which)
-            await serving
-        return "closed"
-
-    assert loop.run(serve()) == "closed"
+async def test_a_signal_stops_the_server_and_not_what_is_closed_after_it(which: signal.Signals) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = StoppableServer(web_settings(nothing))
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        while not server.started:
+            await asyncio.sleep(0.01)
+        os.kill(os.getpid(), which)
+        await serving
+    assert "closed" == "closed"
 
 
 def test_a_browser_that_waits_for_the_page_does_not_keep_it_from_being_served(monkeypatch: pytest.MonkeyPatch) -> None:

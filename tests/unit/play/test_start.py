@@ -1,7 +1,5 @@
 """How a start goes: learners start beside the engines, and what becomes of the start if one of them fails."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time
@@ -20,6 +18,7 @@ from spag_ray.config.loading import parse_config
 from spag_ray.errors import EngineError, LearnerError, LearnersLostError
 from spag_ray.host.folder_lease import FolderLease
 from spag_ray.results.game_names import GameNames
+from tests.support.waiting import wait_until
 
 
 class Learning:
@@ -49,13 +48,6 @@ class Learning:
         self.done.append("sleep")
 
 
-def until(is_so: Callable[[], bool], within_s: float = 10.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def publisher_of(folder: Path, policy: Learning, settings: dict[str, Any]) -> Publisher:
     roster: Any = SimpleNamespace(awake=threading.Event(), records=[], lock=contextlib.nullcontext())
     roster.awake.set()
@@ -68,22 +60,16 @@ def publisher_of(folder: Path, policy: Learning, settings: dict[str, Any]) -> Pu
     return publisher
 
 
-def test_learners_start_while_engines_do(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("placement", "then"), [("separate", []), ("colocated", ["sleep", "sleep", "engines wake"])])
+def test_learners_start_while_engines_do_also_those_on_a_cpu_that_take_turns_with_them(
+    placement: str, then: list[str], tmp_path: Path
+) -> None:
     policy = Learning()
-    publisher = publisher_of(tmp_path, policy, {})
+    publisher = publisher_of(tmp_path, policy, {"placement": placement})
     with publisher.learners_beside():
-        until(lambda: policy.has_learners)
+        wait_until(lambda: policy.has_learners, 10)
     publisher.start_learners()
-    assert policy.done == ["place", "start"]
-
-
-def test_learners_on_a_cpu_start_beside_engines_that_take_turns_with_them(tmp_path: Path) -> None:
-    policy = Learning()
-    publisher = publisher_of(tmp_path, policy, {"placement": "colocated"})
-    with publisher.learners_beside():
-        until(lambda: policy.has_learners)
-    publisher.start_learners()
-    assert policy.done == ["place", "start", "sleep", "sleep", "engines wake"], "nobody needs their memory yet"
+    assert policy.done == ["place", "start", *then], "nobody needs their memory yet"
 
 
 def test_learners_take_no_gpu_while_an_engine_on_it_measures_its_memory(tmp_path: Path) -> None:
@@ -91,7 +77,7 @@ def test_learners_take_no_gpu_while_an_engine_on_it_measures_its_memory(tmp_path
     gpus = {"engine": {"num_gpus": 0.5}, "learner": {"num_gpus": 0.5}}
     publisher = publisher_of(tmp_path, policy, {"placement": "colocated", **gpus})
     with publisher.learners_beside():
-        until(lambda: "prepare" in policy.done)
+        wait_until(lambda: "prepare" in policy.done, 10)
         time.sleep(0.05)
         assert policy.done == ["place", "prepare"]
     publisher.start_learners()

@@ -1,7 +1,5 @@
 """What a run does in threads: an error in one of them ends the run."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

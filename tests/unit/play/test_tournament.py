@@ -1,7 +1,5 @@
 """`spag-ray match`: who meets whom, who may play, and engines that are given one player's weights after another's."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import json
@@ -31,19 +29,10 @@ from tests.support.taboo import messages_of
 @pytest.mark.parametrize(
     "text",
     [
-        "new",
-        "=x",
-        "new=",
-        "a/b=scripted",
-        "../up=scripted",
-        "new=http://127.0.0.1:9/v1",
-        "new=no/such/folder",
-        "new=scripted,",
-        "new=,scripted",
-        "new=scripted,scripted,scripted",
-        "new=scripted,no/such/folder",
+        "new", "=x", "new=", "a/b=scripted", "../up=scripted", "new=http://127.0.0.1:9/v1", "new=no/such/folder",
+        "new=scripted,", "new=,scripted", "new=scripted,scripted,scripted", "new=scripted,no/such/folder",
     ],
-)
+)  # fmt: skip
 def test_what_is_no_player_is_refused_in_one_line(text: str) -> None:
     with pytest.raises((ConfigError, ModelError)) as error:
         Entrant.parse(text)
@@ -107,9 +96,7 @@ def test_models_of_one_shape_share_engines(tmp_path: Path, tiny_model: Path, oth
     assert shape_of(str(tiny_model)) != shape_of(str(larger))
 
 
-def test_on_one_engine_players_of_both_seats_take_turns(
-    tmp_path: Path, tiny_model: Path, other_tiny_model: Path
-) -> None:
+def test_on_one_engine_players_of_two_seats_alternate(tmp_path: Path, tiny_model: Path, other_tiny_model: Path) -> None:
     config = parse_config({"evaluation": {"engines": "in_turn", "temperature": 0.5}})
     told: list[Any] = []
     fleet = SimpleNamespace(start=lambda model, pool, policy, count: told.append(("start", model, pool, count)))

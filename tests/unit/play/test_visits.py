@@ -1,7 +1,5 @@
 """The server of `spag-ray serve`, with a real model in this process: games, who may ask, what is refused and kept."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import threading
@@ -75,9 +73,7 @@ def test_two_persons_have_games_of_their_own(client: TestClient) -> None:
     assert other["turns"][0]["text"] == "music and piano"
 
 
-def test_a_model_that_dies_gets_a_message_and_is_started_again_when_it_is_asked_again(
-    client: TestClient, server: Server
-) -> None:
+def test_a_model_that_dies_gets_a_message_and_is_started_when_asked_again(client: TestClient, server: Server) -> None:
     game = begun(client, 0, scenario="castle")
     server.fails_with = EngineGoneError("the process of spag-1 has ended")
     game = step(client, game, "turns", text="old and big")
@@ -98,9 +94,7 @@ def test_a_person_who_speaks_while_the_model_is_loaded_is_answered(client: TestC
     assert server.started == ["spag-1"]
 
 
-def test_a_game_has_its_id_while_its_models_tokenizer_is_still_read(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_game_has_its_id_while_its_tokenizer_is_read(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """From a shared disk that may take longer than a request is answered. The person may speak once it is read."""
     monkeypatch.setattr(client_limits, "ANSWER_S", 5.0)
     monkeypatch.setattr(visits, "READ_WAIT_S", 0.2)
@@ -213,9 +207,16 @@ def test_every_answer_forbids_scripts_and_requests_to_elsewhere(client: TestClie
     assert " on" + "click" not in page
 
 
-def test_beyond_loopback_a_token_is_needed(tiny_model: Path, words: Path, tmp_path: Path) -> None:
-    server = Server(tiny_model, tiny_run(tiny_model, words), tmp_path / "kept", TOKEN)
-    with TestClient(server.app, base_url="http://gpu-node:8400", follow_redirects=False) as client:
+@pytest.fixture
+def guarded(tiny_model: Path, words: Path, tmp_path: Path) -> Iterator[Server]:
+    """Asks for a token."""
+    made = Server(tiny_model, tiny_run(tiny_model, words), tmp_path / "kept", TOKEN)
+    yield made
+    made.close()
+
+
+def test_beyond_loopback_a_token_is_needed(guarded: Server) -> None:
+    with TestClient(guarded.app, base_url="http://gpu-node:8400", follow_redirects=False) as client:
         assert "token" in refused(client.get("/"), 403)
         assert refused(client.get("/?token=wrong"), 403)
         moved = client.get("/", params={"token": TOKEN})
@@ -223,16 +224,12 @@ def test_beyond_loopback_a_token_is_needed(tiny_model: Path, words: Path, tmp_pa
         assert "HttpOnly" in moved.headers["set-cookie"]
         assert client.get("/").status_code == 200, "the cookie has it"
         assert refused(client.get("/api/table", headers={"Origin": "http://evil.example"}), 403)
-    server.close()
 
 
-def test_the_cookie_is_that_of_a_port_and_does_not_tell_the_token(
-    tiny_model: Path, words: Path, tmp_path: Path
-) -> None:
-    server = Server(tiny_model, tiny_run(tiny_model, words), tmp_path / "kept", TOKEN)
+def test_the_cookie_is_of_one_port_and_does_not_tell_the_token(guarded: Server) -> None:
     for port in (8400, 9000):
         base = f"http://gpu-node:{port}"
-        with TestClient(server.app, base_url=base, follow_redirects=False) as client:
+        with TestClient(guarded.app, base_url=base, follow_redirects=False) as client:
             client.get("/", params={"token": TOKEN})
             ((name, value),) = client.cookies.items()
             assert name == f"spag_ray_{port}"
@@ -242,18 +239,13 @@ def test_the_cookie_is_that_of_a_port_and_does_not_tell_the_token(
                 client.cookies.clear()
                 assert refused(client.get("/", headers={"Cookie": cookie}), 403)
             assert client.get("/", headers={"Cookie": f"{name}={value}"}).status_code == 200
-    server.close()
 
 
 @pytest.mark.parametrize("path", ["//evil.example", "//evil.example/%2e%2e", "/api/table", "/%0d%0aSet-Cookie: a=b"])
-def test_a_link_with_the_token_leads_to_the_page_and_nowhere_else(
-    tiny_model: Path, words: Path, tmp_path: Path, path: str
-) -> None:
-    server = Server(tiny_model, tiny_run(tiny_model, words), tmp_path / "kept", TOKEN)
-    with TestClient(server.app, base_url="http://gpu-node:8400", follow_redirects=False) as client:
+def test_a_link_with_the_token_leads_to_the_page_and_nowhere_else(guarded: Server, path: str) -> None:
+    with TestClient(guarded.app, base_url="http://gpu-node:8400", follow_redirects=False) as client:
         moved = client.get(f"http://gpu-node:8400{path}", params={"token": TOKEN})
         assert (moved.status_code, moved.headers["location"]) == (303, "/")
-    server.close()
 
 
 def test_a_host_that_is_no_host_is_refused_and_no_error_of_the_server(client: TestClient) -> None:
@@ -261,9 +253,7 @@ def test_a_host_that_is_no_host_is_refused_and_no_error_of_the_server(client: Te
         assert refused(client.get("/", headers={"Host": host}), 403)
 
 
-def test_above_a_bound_of_waiting_games_another_is_refused_and_a_turn_is_not_made(
-    client: TestClient, server: Server
-) -> None:
+def test_above_a_bound_of_waiting_games_another_game_and_a_turn_are_refused(client: TestClient, server: Server) -> None:
     own = begun(client, 0, scenario="castle")
     server.is_slow = True
     answers = [client.post("/api/games", json={"seat": 1, "stage": "spag-1"}) for _ in range(100)]
@@ -293,9 +283,7 @@ def test_one_visitor_cannot_take_all_of_a_model(server: Server) -> None:
         assert each == [201] * visits.MAX_PENDING_EACH + [429] * (10 - visits.MAX_PENDING_EACH)
 
 
-def test_no_model_is_asked_for_a_game_that_was_dropped(
-    client: TestClient, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dropped_game_asks_no_model(client: TestClient, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(visits, "MAX_VISITS", 2)
     begun(client, 0)  # the model is loaded
     server.is_slow = True
@@ -317,9 +305,7 @@ def test_who_begins_many_games_drops_own_ones(server: Server, monkeypatch: pytes
     assert here == [200] + [404] * 7 + [200] * 3
 
 
-def test_no_model_is_asked_for_somebody_who_went_away(
-    client: TestClient, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_model_is_asked_for_who_left(client: TestClient, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(visits, "AWAY_S", 0.2)
     server.loads_for_s = 0.5
     game = client.post("/api/games", json={"seat": 1, "stage": "spag-1"}).json()

@@ -1,7 +1,5 @@
 """What vLLM counts step by step, as the figures of a stage."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

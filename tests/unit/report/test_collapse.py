@@ -1,7 +1,5 @@
 """Collapse: figures, their intervals by hand, and when they are an alarm."""
 
-from __future__ import annotations
-
 import json
 import math
 import random
@@ -68,10 +66,7 @@ def test_what_is_not_there_is_no_figure() -> None:
     assert found.keys() == {"ties", "breaches", "right guesses"}
     assert figures_of("spag-1", [], ["base"], NOTHING, GameNames()) == {}
     two = figures_of("spag-1", [], [], {"attacker": [1.0, 1.0, 1.0], "defender": [2.0, 2.0, 2.0]}, GameNames())
-    assert {name: figure.value for name, figure in two.items()} == {
-        "entropy of the attacker": 1.0,
-        "entropy of the defender": 2.0,
-    }
+    assert {k: f.value for k, f in two.items()} == {"entropy of the attacker": 1.0, "entropy of the defender": 2.0}
 
 
 def test_another_game_has_its_own_names_of_seats_and_no_right_guesses() -> None:

@@ -1,7 +1,5 @@
 """Runs side by side: each one's figures, their mean with its interval, and what two differ by, word by word."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Could have known: means by turn, claims by tenths, what is written of held-out games and read again."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Exported games: every format holds what the log holds, advantages are those of training, memory does not grow."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import sys
@@ -207,9 +205,7 @@ def test_a_users_own_game_is_exported_without_its_code(tmp_path: Path) -> None:
     assert {turn["seat"] for row in rows for turn in row["turns"]} == {"bidder", "caller"}
 
 
-def test_what_cannot_be_read_is_said_and_the_rest_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_read_is_said_and_the_rest_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = placed("rounds", tmp_path)
     log = run / "episodes" / "spag-1.log"
     data = bytearray(log.read_bytes())
@@ -263,9 +259,7 @@ def test_without_pyarrow_a_line_says_which_extra_has_it(
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
-def test_memory_does_not_grow_with_the_number_of_games(
-    form: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_does_not_grow_with_the_games(form: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arrow = package("pyarrow")
     monkeypatch.setattr("spag_ray.results.export.files.GROUP_VALUES", 10_000)
     config = load_config("quickstart")
@@ -300,9 +294,7 @@ def test_rows_of_two_games_have_the_seats_and_rewards_of_their_game(tmp_path: Pa
 
 def test_rewards_are_those_of_the_rounds_phase_and_unknown_in_a_stream_that_has_several(tmp_path: Path) -> None:
     """A log of a stream does not say in which round a game is trained on."""
-    episodes = [
-        replace(game(number, Outcome.ATTACKER_WINS), episode_id=f"g/{number}", game="taboo") for number in range(2)
-    ]
+    episodes = [replace(game(n, Outcome.ATTACKER_WINS), episode_id=f"g/{n}", game="taboo") for n in range(2)]
     episodes = [replace(each, turns=tuple(replace(turn, policy="policy") for turn in each.turns)) for each in episodes]
     payoffs = {"wrong_guess": [0.5, -1]}
 

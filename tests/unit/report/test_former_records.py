@@ -1,7 +1,5 @@
 """Records of runs of one game that have no name of it are read with its name."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -106,10 +104,10 @@ def test_every_record_of_a_kept_folder_has_the_name(name: str, tmp_path: Path) -
     assert any(averages.baselines["taboo"].values.values()) == (name == "rounds"), "nobody had won in the stream"
 
 
-def test_an_open_stream_of_a_kept_folder_goes_on(loop: Any, tmp_path: Path) -> None:
+async def test_an_open_stream_of_a_kept_folder_goes_on(tmp_path: Path) -> None:
     buffer = BufferActor(str(placed("stream", tmp_path) / "episodes"))
-    loop.run(buffer.played("spag-1"))
-    assert loop.run(buffer.stream_counts()).begun > 0
+    await buffer.played("spag-1")
+    assert (await buffer.stream_counts()).begun > 0
 
 
 def test_matches_of_two_models_have_the_game_of_the_run_that_played_them(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """What games paid, how they ended and how long their replies were: means by seat, shares of all."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -57,9 +55,7 @@ def test_wrong_guesses_that_ended_nothing_are_counted_where_there_may_be_some() 
     def said(replies: tuple[str, str], decided_by: int | None) -> Episode:
         found = game(0, Outcome.ATTACKER_WINS if decided_by else Outcome.TIED, decided_by=decided_by)
         texts = [text for reply in replies for text in ("It purrs.", reply)]
-        return replace(
-            found, turns=tuple(replace(turn, text=text) for turn, text in zip(found.turns, texts, strict=True))
-        )
+        return replace(found, turns=tuple(replace(t, text=text) for t, text in zip(found.turns, texts, strict=True)))
 
     played = [said((wrong, wrong), None), said(("Hm.", "Hm."), None), said(("Hm.", wrong), 3)]
     assert game_figures(played, PAYOFFS, PLAYERS, {"taboo"}).early_guesses_mean == 0.6667

@@ -1,7 +1,5 @@
 """Names for people: Taboo's are those of the data, other games bring their own, and a lost game has plain ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -102,9 +100,7 @@ def test_a_reader_of_a_run_folder_never_runs_a_users_code(tmp_path: Path, monkey
     assert not (tmp_path / FILE).exists(), "a shipped game is asked for its names"
 
 
-def test_several_games_have_names_of_their_own_and_names_that_fit_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_games_have_own_names_and_names_that_fit_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("auction.py").write_text(GAME)
     games = [{"name": name, "share": share} for name, share in (("taboo", 0.5), ("auction.py:Auction", 0.5))]

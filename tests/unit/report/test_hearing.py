@@ -1,7 +1,5 @@
 """benchmarks/hearing.py: figures of dialogues, and their intervals."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

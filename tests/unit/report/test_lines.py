@@ -1,7 +1,5 @@
 """Lines of metrics.jsonl: what is written is read as the same type again, and older lines are read."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

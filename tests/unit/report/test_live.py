@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable
@@ -28,6 +26,13 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readings leave no time between them."""
+    monkeypatch.setattr(live, "LEAST_S", 0.0)
+    monkeypatch.setattr(live, "REST", 0)
+
+
 def of(folder: Path) -> LiveRun:
     (found,), _ = live_runs([folder], [None])
     return found
@@ -39,91 +44,68 @@ async def until(holds: Callable[[], Any]) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_a_folder_is_read_again_when_it_has_changed_and_the_last_reading_stays(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(live, "LEAST_S", 0.0)
-    monkeypatch.setattr(live, "REST", 0)
-
-    async def story() -> None:
-        shown = of(run)
-        first = await shown.newest()
-        assert f'data-stamp="{first.stamp}"' in first.page
-        for _ in range(3):
-            await shown.newest()
-            await shown._rereading.done()
-        assert (await shown.newest()).stamp == first.stamp, "nothing has changed"
-        (run / "ended.json").write_text('{"ended": "failed", "reason": "it broke"}')
+@pytest.mark.usefixtures("at_once")
+async def test_a_folder_is_read_again_when_it_has_changed_and_the_last_reading_stays(run: Path) -> None:
+    shown = of(run)
+    first = await shown.newest()
+    assert f'data-stamp="{first.stamp}"' in first.page
+    for _ in range(3):
         await shown.newest()
-        await until(lambda: shown._readings[-1].stamp > first.stamp)
-        assert (await shown.newest()).ended == "failed: it broke"
-        assert shown.of_stamp(first.stamp) is first
-        with pytest.raises(HTTPException):
-            shown.of_stamp(first.stamp - 1)
-
-    asyncio.run(story())
-
-
-def test_readings_leave_time_between_them(run: Path) -> None:
-    async def story() -> None:
-        shown = of(run)
-        first = await shown.newest()
-        write_metrics(run / "metrics.jsonl", measurements())
-        assert shown._rereading._due > time.monotonic(), "not at once"
-        assert await shown.newest() is first
-
-    asyncio.run(story())
+        await shown._rereading.done()
+    assert (await shown.newest()).stamp == first.stamp, "nothing has changed"
+    (run / "ended.json").write_text('{"ended": "failed", "reason": "it broke"}')
+    await shown.newest()
+    await until(lambda: shown._readings[-1].stamp > first.stamp)
+    assert (await shown.newest()).ended == "failed: it broke"
+    assert shown.of_stamp(first.stamp) is first
+    with pytest.raises(HTTPException):
+        shown.of_stamp(first.stamp - 1)
 
 
-def test_a_folder_that_is_gone_is_said_and_what_was_read_stays(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "LEAST_S", 0.0)
-    monkeypatch.setattr(live, "REST", 0)
-
-    async def story() -> None:
-        shown, never = of(run), of(run)
-        first = await shown.newest()
-        run.rename(run.with_name("moved"))
-        await shown.newest()
-        await until(lambda: shown.fault)
-        assert "no such folder" in shown.fault
-        assert (await shown.newest()) is first
-        with pytest.raises(HTTPException, match="no such folder"):
-            await never.newest()
-
-    asyncio.run(story())
+async def test_readings_leave_time_between_them(run: Path) -> None:
+    shown = of(run)
+    first = await shown.newest()
+    write_metrics(run / "metrics.jsonl", measurements())
+    assert shown._rereading._due > time.monotonic(), "not at once"
+    assert await shown.newest() is first
 
 
-def test_a_reading_that_fails_in_any_way_is_said(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "LEAST_S", 0.0)
-    monkeypatch.setattr(live, "REST", 0)
-
-    async def story() -> None:
-        shown = of(run)
-        first = await shown.newest()
-        monkeypatch.setattr(live, "read_run", lambda *_: 1 / 0)
-        (run / "ended.json").write_text('{"ended": "finished"}')
-        await shown.newest()
-        await until(lambda: shown.fault)
-        assert (await shown.newest()) is first
-        assert "division" in shown.fault
-
-    asyncio.run(story())
+@pytest.mark.usefixtures("at_once")
+async def test_a_folder_that_is_gone_is_said_and_the_reading_stays(run: Path) -> None:
+    shown, never = of(run), of(run)
+    first = await shown.newest()
+    run.rename(run.with_name("moved"))
+    await shown.newest()
+    await until(lambda: shown.fault)
+    assert "no such folder" in shown.fault
+    assert (await shown.newest()) is first
+    with pytest.raises(HTTPException, match="no such folder"):
+        await never.newest()
 
 
-def test_a_run_whose_metrics_cannot_be_read_leaves_the_others_curves(run: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("at_once")
+async def test_a_reading_that_fails_in_any_way_is_said(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = of(run)
+    first = await shown.newest()
+    monkeypatch.setattr(live, "read_run", lambda *_: 1 / 0)
+    (run / "ended.json").write_text('{"ended": "finished"}')
+    await shown.newest()
+    await until(lambda: shown.fault)
+    assert (await shown.newest()) is first
+    assert "division" in shown.fault
+
+
+async def test_a_run_whose_metrics_cannot_be_read_leaves_the_others_curves(run: Path, tmp_path: Path) -> None:
     other = tmp_path / "runs" / "other"
     (other / "metrics.jsonl").mkdir(parents=True)
     _, curves = live_runs([run, other], [None, None])
 
-    async def story() -> None:
-        assert await curves.look() > 0
-        assert list(curves.faults) == ["other"]
-        assert curves.runs["one"].curve("step/loss/self_play") is not None
-
-    asyncio.run(story())
+    assert await curves.look() > 0
+    assert list(curves.faults) == ["other"]
+    assert curves.runs["one"].curve("step/loss/self_play") is not None
 
 
-def test_a_request_that_gives_up_leaves_one_reader(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_that_gives_up_leaves_one_reader(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, curves = live_runs([run], [None])
     read, readers = curves.runs["one"].read, []
 
@@ -136,15 +118,12 @@ def test_a_request_that_gives_up_leaves_one_reader(run: Path, monkeypatch: pytes
 
     monkeypatch.setattr(curves.runs["one"], "read", slow)
 
-    async def story() -> None:
-        for _ in range(3):
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.05):
-                    await curves.look()
-        assert await curves.look() == curves.runs["one"].num_points > 0
-        assert curves.faults == {}
-
-    asyncio.run(story())
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await curves.look()
+    assert await curves.look() == curves.runs["one"].num_points > 0
+    assert curves.faults == {}
 
 
 def test_a_damaged_configuration_hides_nothing_and_long_values_show_where_they_differ(tmp_path: Path) -> None:

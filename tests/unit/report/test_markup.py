@@ -1,7 +1,5 @@
 """Pieces of HTML: everything that comes from a run is escaped, and quantities read as people say them."""
 
-from __future__ import annotations
-
 import pytest
 
 from spag_ray.results.report.figure import Figure

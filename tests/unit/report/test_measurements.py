@@ -1,7 +1,5 @@
 """What lines of metrics.jsonl become on the page: whatever they hold, times and tokens are those of the run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Mixtures of versions that no version gains from."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

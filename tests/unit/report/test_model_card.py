@@ -1,7 +1,5 @@
 """A saved model's README.md: what was measured and nothing else, the base model's licence, no path of the machine."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Times in which a run did not run: before a resume, however its lines begin, and nowhere else."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest
@@ -35,9 +33,7 @@ HOURS = 36_000.0
         ([(10.0, NEW), (700.0, BEHIND), (1400.0, RESUMED)], 0.0),  # stopped and resumed at once; models are large
     ],
 )
-def test_only_the_silence_before_a_resumes_first_line_is_a_pause(
-    then: Sequence[tuple[float, Line | None]], paused_s: float
-) -> None:
+def test_silence_before_a_resumes_line_is_a_pause(then: Sequence[tuple[float, Line | None]], paused_s: float) -> None:
     clock = Clock()
     for time, line in [(0.0, WORK), *then]:
         clock.take(time, line)

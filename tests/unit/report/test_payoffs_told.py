@@ -1,7 +1,5 @@
 """Whoever reads scores of a run with cooperative payoffs is told so."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +47,7 @@ def told(**settings: Any) -> tuple[str | None, str | None]:
         ),  # nothing trains the attacker to help
     ],
 )
-def test_rounds_are_told_with_their_payoffs_and_what_is_cooperative(
-    settings: dict[str, Any], line: str | None, which: str | None
-) -> None:
+def test_rounds_are_told_with_their_payoffs(settings: dict[str, Any], line: str | None, which: str | None) -> None:
     assert told(**settings)[0] == line
     note = told(**settings)[1]
     assert note == (None if which is None else f"{NOTE.replace(':', which + ':', 1)} Scores, ratings and wins count it "

@@ -1,7 +1,5 @@
 """What the live view of a run shows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from rich.console import Console

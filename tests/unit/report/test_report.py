@@ -1,7 +1,5 @@
 """The report: what it gathers from a run folder, whatever is missing there, and what its source looks like."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib
@@ -388,9 +386,7 @@ def opened(page: Page) -> tuple[str, str, list[str]]:
     return index["stages"][index["stage"][place]], index["outcomes"][index["outcome"][place]], texts
 
 
-def test_a_page_opens_a_decisive_game_of_the_newest_stage_in_which_both_spoke(
-    run: Path, interrupted: dict[str, Path]
-) -> None:
+def test_a_page_opens_a_decided_game_of_the_newest_stage_with_both(run: Path, interrupted: dict[str, Path]) -> None:
     decisive = set(map(str, (Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS)))
     for folder, newest in ((run, "eval-spag-2"), (interrupted["early"], "expert"), (interrupted["later"], "spag-1")):
         stage, outcome, texts = opened(page_of(folder))
@@ -619,10 +615,7 @@ def test_a_collapse_is_a_table_and_marks_its_stage(run: Path) -> None:
 
 def test_a_run_whose_games_were_not_scored_has_its_guesses_and_no_curves(run: Path) -> None:
     for path in (run / "episodes").glob("eval-*.log"):
-        games = [
-            replace(each, turns=tuple(replace(turn, word_logprob=None) for turn in each.turns))
-            for each in read_log(path)
-        ]
+        games = [replace(g, turns=tuple(replace(t, word_logprob=None) for t in g.turns)) for g in read_log(path)]
         path.unlink()
         write_log(run, path.stem, games)
     page = page_of(run)

@@ -1,7 +1,5 @@
 """The report of another game than Taboo: its own names, what it paid, and nothing of words."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Which characters each token wrote, for the kinds of tokenizers that models come with."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """A model is written whole or not at all, and one that is not whole is not taken for one."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat
@@ -107,9 +105,7 @@ def test_a_former_model_comes_back_if_the_new_one_does_not_get_its_name(
     assert_as_it_was(former)
 
 
-def test_a_former_model_comes_back_if_the_new_name_is_not_certain_to_last(
-    former: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_former_model_comes_back_if_the_new_name_may_not_last(former: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(folder: Path) -> None:
         if folder == former.parent:
             raise OSError(5, "Input/output error")
@@ -120,9 +116,7 @@ def test_a_former_model_comes_back_if_the_new_name_is_not_certain_to_last(
     assert_as_it_was(former)
 
 
-def test_a_former_model_that_cannot_come_back_now_comes_back_in_the_next_write(
-    former: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_former_model_comes_back_later_if_it_cannot_now(former: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rename = Path.rename
 
     def fail(path: Path, target: Path) -> Any:

@@ -1,7 +1,5 @@
 """Exact measurements in the report: charts of the figures that there are, and all of them in the table."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

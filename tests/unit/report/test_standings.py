@@ -1,7 +1,5 @@
 """Scores with intervals, ratings, and who is better, from matches."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections import Counter

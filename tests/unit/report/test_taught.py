@@ -1,7 +1,5 @@
 """benchmarks/taught.py: what its tables and its headline say of records."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence
@@ -30,10 +28,7 @@ def record(seed: int, num_right: int) -> dict[str, Any]:
         ends = [Outcome.DEFENDER_WINS] * right + [Outcome.TIED] * (len(WORDS) - right)
         games = [[word, str(end), 8] for word, end in zip(WORDS, ends, strict=True)]
         matches.append({"game": "taboo", "attacker": attacker, "defender": defender, "games": games})
-    heard = {
-        "first_choice_own_hints": [[word, float(word == "river"), True] for word in WORDS],
-        "p_where_it_claims": [],
-    }
+    heard = {"first_choice_own_hints": [[w, float(w == "river"), True] for w in WORDS], "p_where_it_claims": []}
     rounds = {
         "1": [[word, str(Outcome.TIED), -4.0, None if word == "river" else -3.0] for word in WORDS],
         "2": [[word, str(Outcome.DEFENDER_WINS), -3.0, -1.0] for word in WORDS],

@@ -1,7 +1,5 @@
 """Curves in constant memory: neighbours are averaged, no value counts twice or is lost."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,10 +1,7 @@
 """logs/train.log: what a run printed, in plain lines, over all its attempts."""
 
-from __future__ import annotations
-
 import io
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +17,7 @@ from cluster.runtime.run_folder import make_run_folder
 from cluster.types import Progress
 from spag_ray.config.loading import parse_config
 from spag_ray.errors import InputError, LeaseLostError, RunFolderError, SpagError
+from tests.support.waiting import wait_until
 
 
 def lines_of(folder: Path) -> list[str]:
@@ -126,10 +124,7 @@ def test_a_full_disk_does_not_end_the_run_here(tmp_path: Path) -> None:
 def test_a_run_without_a_console_keeps_its_notes_and_its_end(tmp_path: Path) -> None:
     progress = Progress("spag-1: play")
     with followed(tmp_path, lambda: progress):
-        deadline = time.monotonic() + 20
-        while not any("spag-1: play" in line for line in lines_of(tmp_path)):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: any("spag-1: play" in line for line in lines_of(tmp_path)), 20)
         progress = Progress("spag-1: play", notes=("the last note",), num_notes=1)
     assert lines_of(tmp_path)[-2:] == ["the last note", "the run has finished"]
     assert not any(thread.name == "train-log" for thread in threading.enumerate())
@@ -145,7 +140,7 @@ def test_a_run_without_a_console_keeps_its_notes_and_its_end(tmp_path: Path) -> 
 
 def test_a_resume_that_is_refused_is_in_the_runs_log(tmp_path: Path) -> None:
     folder = make_run_folder(tmp_path / "run", parse_config({}))
-    with pytest.raises(RunFolderError, match="started with seed"):
+    with pytest.raises(RunFolderError, match="started with seed: 0, not 7"):
         run_training(parse_config({"seed": 7}), folder, Console(quiet=True), resume=True)
     lines = lines_of(folder)
     assert "an attempt starts" in lines[0]

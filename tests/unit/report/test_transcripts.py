@@ -1,7 +1,5 @@
 """Counts of a run's games as the report has them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A run on a terminal: what is shown fits, is harmless, and ends with the run."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

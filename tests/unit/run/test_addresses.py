@@ -1,7 +1,5 @@
 """Addresses of clusters and servers: their forms, and which are asked without a proxy."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -1,7 +1,5 @@
 """The benchmarks that take a GPU if there is one: where they run, what they skip, what they compute from times."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import time
@@ -102,9 +100,7 @@ def test_a_part_keeps_its_state_in_a_process_of_its_own() -> None:
         ("nccl", LARGE, 2, "3, found 2"),
     ],
 )
-def test_a_channel_that_cannot_work_here_is_skipped_with_the_reason(
-    channel: str, card: Card | None, num_engines: int, reason: str
-) -> None:
+def test_a_channel_that_cannot_work_is_skipped(channel: str, card: Card | None, num_engines: int, reason: str) -> None:
     found = why_not(channel, Place("cpu" if card is None else "cuda", card, None), num_engines)
     assert (reason in found) if reason else found == ""
 

@@ -1,7 +1,5 @@
 """Every wait for another process has a bound: none waits for ever."""
 
-from __future__ import annotations
-
 import ast
 import os
 import signal
@@ -56,9 +54,7 @@ def test_no_wait_is_without_a_limit() -> None:
     found: dict[str, set[str]] = {}
     for folder in ("cluster", "actors", "learners", "spag_ray/channels"):
         for path in sorted((ROOT / folder).rglob("*.py")):
-            unlimited = {
-                name for name, has_limit in waits(ast.parse(path.read_text(encoding="utf-8"))) if not has_limit
-            }
+            unlimited = {name for name, limited in waits(ast.parse(path.read_text(encoding="utf-8"))) if not limited}
             if unlimited:
                 found[path.relative_to(ROOT).as_posix()] = unlimited
     assert found == {file: set(reasons) for file, reasons in BOUNDED_ELSEWHERE.items()}

@@ -1,7 +1,5 @@
 """Callbacks of the user's own: told of everything in order, by a thread of their own, and isolated from the run."""
 
-from __future__ import annotations
-
 import importlib.util
 import runpy
 import sys

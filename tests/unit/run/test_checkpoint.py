@@ -1,7 +1,5 @@
 """Checkpoints are complete or absent; an interrupted run resumes and reaches the same result."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import json
@@ -64,9 +62,7 @@ def test_the_newest_is_the_last_that_was_written_whatever_its_name(tmp_path: Pat
     assert kept == {"version-10", "imitated", "older"}, "what was just written stays"
 
 
-def test_size_and_time_of_the_newest_are_those_of_all_its_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_size_and_time_of_the_newest_are_of_all_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoints = Checkpoints(tmp_path, CheckpointConfig())
     assert (checkpoints.newest_bytes(), checkpoints.newest_seconds()) == (0, 0.0)
     clock = itertools.count(100.0, 2.5)
@@ -115,9 +111,7 @@ def written_by_another_version(folder: Path, change: Callable[[dict[str, Any]], 
     (folder / "COMPLETE").write_text(json.dumps(mark))
 
 
-def test_a_disk_that_fails_once_it_was_read_hides_no_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_fails_after_a_read_hides_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoints = Checkpoints(tmp_path, CheckpointConfig(keep_last=2))
     save(checkpoints, "spag-1", 1)
     save(checkpoints, "spag-2", 2)
@@ -398,9 +392,7 @@ def test_a_run_without_imitation_keeps_the_games_of_its_first_round_from_the_sta
         (RunState(stage="spag-2", rounds=2), ["base expert", "spag-1 expert", "imitated spag-1", "published spag-2"]),
     ],
 )
-def test_what_others_played_with_stages_that_are_still_there_is_kept(
-    state: RunState, kept: list[str], tmp_path: Path
-) -> None:
+def test_what_others_played_with_stages_that_stay_is_kept(state: RunState, kept: list[str], tmp_path: Path) -> None:
     names = ("base expert", "spag-1 expert", "imitated spag-1", "published spag-2")
     matches = [Match(attacker, defender, ()) for attacker, defender in (name.split() for name in names)]
     config = parse_config({"self_play": {"rounds": 2}})
@@ -429,9 +421,7 @@ def test_a_run_goes_on_only_as_the_run_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["engine", "learner"])
-def test_config_yaml_is_its_owners_alone_where_it_holds_values_of_environment_variables(
-    part: str, tmp_path: Path
-) -> None:
+def test_config_yaml_is_its_owners_alone_where_it_holds_environment_variables(part: str, tmp_path: Path) -> None:
     plain, secret = parse_config({}), parse_config({part: {"env": {"HF_TOKEN": "hf_secret"}}})
 
     def mode(folder: Path) -> int:

@@ -1,7 +1,5 @@
 """Commands in the README and the documents are commands that exist, and a test runs each of them, or is said not to."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

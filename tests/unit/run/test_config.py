@@ -1,7 +1,5 @@
 """Configuration: every shipped file loads, a wrong key is named with the nearest known one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +10,13 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from cluster.cli import app
-from learners.deepspeed_config import deepspeed_config
 from spag_ray.config.files import named_paths
 from spag_ray.config.loading import check_name, load_config, parse_config, to_yaml
-from spag_ray.config.parts import LearnerConfig, Part
+from spag_ray.config.parts import Part
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
 from spag_ray.games.taboo.prompt_file import load_template
+from tests.support.settings import config_of
 from tests.support.shipped import SHIPPED
 
 
@@ -29,9 +27,7 @@ def test_every_shipped_config_loads_and_its_prompts_too(path: Path) -> None:
     assert parse_config(yaml.safe_load(to_yaml(config))) == config
 
 
-def test_a_shipped_config_is_found_by_name_and_by_its_path_from_anywhere(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_shipped_config_is_found_by_name_and_path_anywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert load_config("configs/quickstart.yaml") == load_config("quickstart")
 
@@ -187,51 +183,33 @@ def test_truncated_sampling_is_refused_for_the_spag_objective_and_the_preset_all
 
 
 def test_a_stream_with_a_kl_term_needs_a_reference_of_its_own_and_keeps_a_stages_start() -> None:
-    stream = {"schedule": "stream", "self_play": {"games_per_round": 160}}
-    assert parse_config(stream).keeps_stage_start
-    assert not parse_config({}).keeps_stage_start
+    assert config_of(STREAM).keeps_stage_start
+    assert not config_of("").keeps_stage_start
     with pytest.raises(ConfigError, match="of a stream, or with objective"):
-        parse_config({**stream, "learner": {"reference": "engine"}})
-    for objective in ({"kl_coeff": 0}, {"loss": "published"}):
-        config = parse_config({**stream, "learner": {"reference": "engine"}, "objective": objective})
-        assert not config.keeps_stage_start
+        config_of(f"{STREAM}; learner.reference=engine")
+    for objective in ("objective.kl_coeff=0", "objective.loss=published"):
+        assert not config_of(f"{STREAM}; learner.reference=engine; {objective}").keeps_stage_start
 
 
-def test_bfloat16_without_float32_master_weights_is_refused() -> None:
-    with pytest.raises(ConfigError, match="ZeRO stage 0 with bfloat16"):
-        deepspeed_config(LearnerConfig(zero_stage=0, dtype="bfloat16"))
+MIX, STREAM = "self_play.on_collapse=mix", "schedule=stream; self_play.games_per_round=160"
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"imitation": {"enabled": False}, "evaluation": {"against": ["imitated"]}}, "nothing is imitated"),
-        ({"evaluation": {"against": ["base", "base"]}}, "names an opponent twice"),
-        ({"evaluation": {"against": ["base"], "games": 0}}, "games is 0; set games"),
-        ({"evaluation": {"against": ["spag-1"]}}, "evaluation.against"),
-        ({"evaluation": {"games": 0}, "self_play": {"on_collapse": "warn"}}, "looks at games on held-out words"),
-        ({"self_play": {"on_collapse": "mix"}}, "name them in evaluation.against"),
-        (
-            {
-                "schedule": "stream",
-                "self_play": {"games_per_round": 160, "on_collapse": "mix"},
-                "evaluation": {"against": ["base"]},
-            },
-            "a stream keeps its own",
-        ),
-        (
-            {
-                "self_play": {"on_collapse": "mix", "mix_share": 0.5},
-                "evaluation": {"against": ["base"]},
-                "league": {"past_share": 0.6},
-            },
-            r"add up to 1\.1",
-        ),
+        ("imitation.enabled=false; evaluation.against=[imitated]", "nothing is imitated"),
+        ("evaluation.against=[base, base]", "names an opponent twice"),
+        ("evaluation.against=[base]; evaluation.games=0", "games is 0; set games"),
+        ("evaluation.against=[spag-1]", "evaluation.against"),
+        ("evaluation.games=0; self_play.on_collapse=warn", "looks at games on held-out words"),
+        (MIX, "name them in evaluation.against"),
+        (f"{MIX}; evaluation.against=[base]; {STREAM}", "a stream keeps its own"),
+        (f"{MIX}; evaluation.against=[base]; self_play.mix_share=0.5; league.past_share=0.6", r"add up to 1\.1"),
     ],
 )
-def test_frozen_opponents_and_an_alarm_that_could_do_nothing_are_refused(settings: dict[str, Any], said: str) -> None:
+def test_frozen_opponents_and_an_alarm_that_could_do_nothing_are_refused(settings: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        parse_config(settings)
+        config_of(settings)
 
 
 def test_frozen_opponents_play_as_many_games_as_a_stage_unless_told_otherwise() -> None:
@@ -242,126 +220,131 @@ def test_frozen_opponents_play_as_many_games_as_a_stage_unless_told_otherwise() 
     assert parse_config({}).self_play.on_collapse == "off"
 
 
-HEARD: dict[str, Any] = {"objective": {"information_gain": 0.5}}
+HEARD = "objective.information_gain=0.5"
+SHARED = "placement=colocated; engine.num_gpus=0.5; learner.num_gpus=0.5"
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
         (
-            {"imitation": {"enabled": False}, "objective": {"information_gain": 0.5, "listener": "imitated"}},
+            f"{HEARD}; objective.listener=imitated; imitation.enabled=false",
             "objective.listener: imitated: nothing is imitated with imitation.enabled: false; use base",
         ),
-        (HEARD | {"evaluation": {"engines": "in_turn"}}, "set evaluation.engines: own, or information_gain: 0"),
+        (f"{HEARD}; evaluation.engines=in_turn", "set evaluation.engines: own, or information_gain: 0"),
+        (f"{HEARD}; {SHARED}", "with evaluation.engines: auto here the run's engines take turns"),
+        ("objective.information_gain=-0.1", "objective.information_gain: should be"),
+        (f"{HEARD}; objective.gain_clip=0", "objective.gain_clip: should be greater than 0"),
         (
-            HEARD | {"placement": "colocated", "engine": {"num_gpus": 0.5}, "learner": {"num_gpus": 0.5}},
-            "with evaluation.engines: auto here the run's engines take turns",
-        ),
-        ({"objective": {"information_gain": -0.1}}, "objective.information_gain: should be"),
-        ({"objective": {"information_gain": 0.1, "gain_clip": 0}}, "objective.gain_clip: should be greater than 0"),
-        (
-            {"objective": {"information_gain": 0.1, "gain_event": "reply", "gain_seats": "both"}},
+            f"{HEARD}; objective.gain_event=reply; objective.gain_seats=both",
             "gain_event: reply pays for traps, and gain_seats: both pays who walks into them too",
         ),
-        ({"objective": {"information_gain": 0.1, "gain_clip": 3}}, "gain_clip: 3 clips nothing: probabilities"),
-        ({"objective": {"information_gain": 0.1, "listener": ""}}, "objective.listener: should have at least 1"),
+        (f"{HEARD}; objective.gain_clip=3", "gain_clip: 3 clips nothing: probabilities"),
+        (f"{HEARD}; objective.listener=''", "objective.listener: should have at least 1"),
     ],
 )
-def test_a_listener_that_is_not_there_or_has_no_engine_is_refused(settings: dict[str, Any], said: str) -> None:
+def test_a_listener_that_is_not_there_or_has_no_engine_is_refused(settings: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse_config(settings)
+        config_of(settings)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_who_listens_is_the_imitated_model_unless_there_is_none_or_another_is_named() -> None:
-    assert (parse_config(HEARD).listener, parse_config(HEARD).own_listener) == ("imitated", None)
-    assert parse_config(HEARD | {"imitation": {"enabled": False}}).listener == "base"
-    folder = parse_config({"objective": {"information_gain": 0.5, "listener": "models/other"}})
+    heard = config_of(HEARD)
+    assert (heard.listener, heard.own_listener) == ("imitated", None)
+    assert config_of(f"{HEARD}; imitation.enabled=false").listener == "base"
+    folder = config_of(f"{HEARD}; objective.listener=models/other")
     assert (folder.listener, folder.own_listener) == ("models/other", "models/other")
     assert named_paths(folder)["objective.listener"] == "models/other", "it is sent with a job"
-    assert "objective.listener" not in named_paths(parse_config(HEARD))
-    assert parse_config({"objective": {"listener": "models/other"}}).own_listener is None, "nobody asks it"
-    shared = {"placement": "colocated", "engine": {"num_gpus": 0.5}, "learner": {"num_gpus": 0.5}}
-    assert not parse_config(HEARD | shared | {"evaluation": {"engines": "own"}}).plays_in_turn
+    assert "objective.listener" not in named_paths(heard)
+    assert config_of("objective.listener=models/other").own_listener is None, "nobody asks it"
+    assert not config_of(f"{HEARD}; {SHARED}; evaluation.engines=own").plays_in_turn
 
 
 def test_defaults_need_no_file() -> None:
     assert RunConfig().objective.loss == "spag"
 
 
+START = "objective.kl_reference=start"
+
+
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("settings", "message"),
     [
-        ({"objective": {"kl_reference": "start", "loss": "published"}}, "kl_reference: start is not for the loss"),
-        ({"objective": {"kl_reference": "start"}, "learner": {"lora": {}}}, "compares with saved weights"),
-        ({"objective": {"kl_reference": "start"}, "learner": {"reference": "engine"}}, "compares with earlier weights"),
         (
-            {"objective": {"kl_reference_every": 2}},
-            "kl_reference_every moves the reference of kl_reference: start; set",
+            f"{START}; objective.loss=published",
+            "kl_reference: start is not for the loss `published`; leave it out, or set loss: spag",
         ),
-        ({"objective": {"kl_reference_average": 0.9}}, "kl_reference_average moves the reference of kl_reference: sta"),
         (
-            {"objective": {"kl_reference": "start", "kl_reference_every": 2, "kl_reference_average": 0.9}},
+            f"{START}; learner.lora={{rank: 4}}",
+            "kl_reference: start compares with saved weights, but learner.lora trains adapters",
+        ),
+        (
+            f"{START}; learner.reference=engine",
+            r"the KL term \(of a stream, or with objective.kl_reference: start\) compares with earlier weights",
+        ),
+        ("objective.kl_reference_every=2", "kl_reference_every moves the reference of kl_reference: start; set"),
+        ("objective.kl_reference_average=0.9", "kl_reference_average moves the reference of kl_reference: sta"),
+        (
+            f"{START}; objective.kl_reference_every=2; objective.kl_reference_average=0.9",
             "both move the reference; leave one out",
         ),
-        ({"objective": {"kl_reference": "start", "kl_reference_every": 2}, "learner": {"lora": {}}}, "saved weights"),
+        (f"{START}; objective.kl_reference_every=2; learner.lora={{}}", "saved weights"),
         (
-            {"schedule": "stream", "self_play": {"games_per_round": 64, "last_learning_rate": 1e-6}},
-            "last_learning_rate is for schedule: rounds",
+            f"{STREAM}; self_play.last_learning_rate=0.1",
+            r"self_play\.last_learning_rate is for schedule: rounds; the learning rate of a",
         ),
     ],
 )
-def test_a_reference_or_a_learning_rate_that_cannot_be_kept_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_a_reference_or_a_learning_rate_that_cannot_be_kept_is_refused(settings: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        parse_config(changes)
+        config_of(settings)
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("settings", "message"),
     [
         (
-            {"words": {"games_per_word": 4}},
+            "words.games_per_word=4",
             r"self_play.games_per_round \(150\) has to be a multiple of words.games_per_word \(4\).*set it to 152",
         ),
         (
-            {"words": {"games_per_word": 5}, "schedule": "stream", "self_play": {"games_per_round": 160}},
+            f"words.games_per_word=5; {STREAM}",
             r"stream.games_per_version \(32\) has to be a multiple of words.games_per_word \(5\).*set it to 35",
         ),
         (
-            {"words": {"games_per_word": 3}, "league": {"past_share": 0.5}},
+            "words.games_per_word=3; league.past_share=0.5",
             "words.games_per_word is 3, but against other players.*set an even number",
         ),
     ],
 )
-def test_groups_of_games_about_a_word_that_would_not_be_whole_are_refused(
-    changes: dict[str, Any], message: str
-) -> None:
+def test_groups_of_games_about_a_word_that_would_not_be_whole_are_refused(settings: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        parse_config(changes)
-    assert parse_config({"words": {"games_per_word": 3}}).words.games_per_word == 3
+        config_of(settings)
+    assert config_of("words.games_per_word=3").words.games_per_word == 3
 
 
 def test_an_order_by_progress_without_groups_or_in_a_stream_is_refused() -> None:
-    groups = {"order": "progress", "games_per_word": 2}
-    assert parse_config({"words": groups}).words.order == "progress"
+    groups = "words.order=progress; words.games_per_word=2"
+    assert config_of(groups).words.order == "progress"
     with pytest.raises(ConfigError, match=r"words\.games_per_word is 1; set it to 2 or more"):
-        parse_config({"words": {"order": "progress"}})
+        config_of("words.order=progress")
     with pytest.raises(ConfigError, match=r"words\.order: progress is for schedule: rounds"):
-        parse_config({"words": groups, "schedule": "stream", "self_play": {"games_per_round": 64}})
+        config_of(f"{groups}; {STREAM}")
 
 
 def test_a_refill_of_groups_that_do_not_exist_or_in_a_stream_is_refused() -> None:
-    groups = {"words": {"games_per_word": 2}, "objective": {"drop_agreeing": True}}
-    asked = {"refill_agreeing": 3, "games_per_round": 32}
-    assert parse_config({**groups, "self_play": asked}).self_play.refill_agreeing == 3
-    for changes, message in (
-        ({"objective": {}}, "set objective.drop_agreeing: true"),
-        ({"words": {}}, "words.games_per_word is 1; set it to 2 or more"),
-        ({"schedule": "stream"}, "refill_agreeing: 3 is for schedule: rounds"),
+    groups = "words.games_per_word=2; objective.drop_agreeing=true"
+    asked = f"{groups}; self_play.refill_agreeing=3; self_play.games_per_round=32"
+    assert config_of(asked).self_play.refill_agreeing == 3
+    for change, message in (
+        ("objective.drop_agreeing=false", "set objective.drop_agreeing: true"),
+        ("words.games_per_word=1", "words.games_per_word is 1; set it to 2 or more"),
+        ("schedule=stream", "refill_agreeing: 3 is for schedule: rounds"),
     ):
         with pytest.raises(ConfigError, match=message):
-            parse_config({**groups, "self_play": asked, **changes})
+            config_of(f"{asked}; {change}")
 
 
 @pytest.mark.parametrize(
@@ -377,56 +360,37 @@ def test_a_deviation_without_a_baseline_is_refused(objective: dict[str, Any], me
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("settings", "message"),
     [
-        ({"game": {"max_guesses": 2, "rules": "published"}}, "with rules: published the first guess ends a game"),
-        ({"game": {"max_guesses": 2}, "preset": "published"}, "with rules: published the first guess ends a game"),
-        ({"game": {"max_guesses": 4, "max_turns": 3}}, "a defender has 3 turns and guesses once in each"),
-        ({"game": {"max_guesses": 0}}, "greater than or equal to 1"),
-        ({"game": {"max_guesses": 2}, "render": "varied"}, "the prompts of render: varied tell of one guess"),
+        ("game.max_guesses=2; game.rules=published", "with rules: published the first guess ends a game"),
+        ("game.max_guesses=2; preset=published", "with rules: published the first guess ends a game"),
+        ("game.max_guesses=4; game.max_turns=3", "a defender has 3 turns and guesses once in each"),
+        ("game.max_guesses=0", "greater than or equal to 1"),
+        ("game.max_guesses=2; render=varied", "the prompts of render: varied tell of one guess"),
         (
-            {
-                "game": {"max_guesses": 2, "payoffs": {"early_guess": [0, -0.2]}},
-                "objective": {"advantage": "rae", "learn_from": "both", "role_weights": "none"},
-            },
+            "game.max_guesses=2; game.payoffs.early_guess=[0, -0.2]; "
+            "objective.advantage=rae; objective.learn_from=both; objective.role_weights=none",
             "game.payoffs.early_guess pays single turns, which is for objective.advantage: spag; rae takes",
         ),
-        ({"game": {"name": "kuhn", "max_guesses": 2}, "prompts": "lines"}, "game.max_guesses is for the game `taboo`"),
+        ("game.name=kuhn; game.max_guesses=2; prompts=lines", "game.max_guesses is for the game `taboo`"),
     ],
 )
-def test_several_guesses_are_refused_where_a_game_has_one(changes: dict[str, Any], message: str) -> None:
+def test_several_guesses_are_refused_where_a_game_has_one(settings: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        parse_config(changes)
+        config_of(settings)
 
 
-def test_an_average_is_kept_of_adapters_too() -> None:
-    objective = {"kl_reference": "start", "kl_reference_average": 0.9}
-    for schedule in ("rounds", "stream"):
-        self_play = {"games_per_round": 64}
-        settings: dict[str, Any] = {
-            "schedule": schedule,
-            "self_play": self_play,
-            "objective": objective,
-            "learner": {"lora": {}},
-        }
-        assert parse_config(settings).keeps_stage_start
+@pytest.mark.parametrize("schedule", ["schedule=rounds", STREAM])
+def test_an_average_is_kept_of_adapters_too(schedule: str) -> None:
+    assert config_of(f"{schedule}; {START}; objective.kl_reference_average=0.9; learner.lora={{}}").keeps_stage_start
 
 
 RATES = {
-    "sampling.temperature",
-    "self_play.learning_rate",
-    "self_play.last_learning_rate",
-    "self_play.last_kl_coeff",
-    "imitation.learning_rate",
-    "imitation.kl_coeff",
-    "objective.kl_coeff",
-    "objective.mismatch_cap",
-    "objective.role_weight_cap",
-    "sync.max_probe_gap",
-    "engine.turn_timeout_s",
-    "learner.max_grad_norm",
+    "sampling.temperature", "self_play.learning_rate", "self_play.last_learning_rate", "self_play.last_kl_coeff",
+    "imitation.learning_rate", "imitation.kl_coeff", "objective.kl_coeff", "objective.mismatch_cap",
+    "objective.role_weight_cap", "sync.max_probe_gap", "engine.turn_timeout_s", "learner.max_grad_norm",
     "evaluation.temperature",
-}
+}  # fmt: skip
 
 
 def floats_in(fields: Any, prefix: str = "") -> list[str]:

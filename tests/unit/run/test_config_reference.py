@@ -1,7 +1,5 @@
 """Every key of the configuration is explained, in the terminal and on a page, from where it is declared."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What the image is made of, without building it; tests/integration/test_container.py runs the Dockerfile's steps."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Pausing and stopping a run."""
 
-from __future__ import annotations
-
 import threading
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The default dtype of engines and learners is one that this machine multiplies fast."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

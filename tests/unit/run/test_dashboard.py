@@ -1,7 +1,5 @@
 """The Grafana dashboard: made from the registry, and every panel shows something of a real run in a real Prometheus."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

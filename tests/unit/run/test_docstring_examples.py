@@ -1,7 +1,5 @@
 """The examples in docstrings are true: every module with a doctest is run here."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 from pathlib import Path

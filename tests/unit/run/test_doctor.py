@@ -1,7 +1,5 @@
 """`spag-ray doctor`: what it finds, from what Ray and its nodes say."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -225,9 +223,7 @@ def test_gpus_that_ray_has_not_are_not_taken_for_the_smallest() -> None:
     assert statuses(memory_checks(config, size, [report], [NodeResources(HERE.node, 8, 1)])) == ["pass"]
 
 
-def test_a_gpu_whose_memory_the_driver_does_not_say_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_whose_memory_the_driver_hides_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = tmp_path / "nvidia-smi"
     tool.write_text("#!/bin/sh\necho '580.65.06, [Unknown Error]'\necho '580.65.06, 81920'\n")
     tool.chmod(0o755)

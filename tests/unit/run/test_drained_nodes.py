@@ -1,7 +1,5 @@
 """What a run does about nodes that Ray will take away."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

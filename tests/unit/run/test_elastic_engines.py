@@ -1,7 +1,5 @@
 """Engines are added and let go one at a time, and those at the end of the list first."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """`engine.num_engines` as a range."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

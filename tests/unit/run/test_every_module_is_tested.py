@@ -1,7 +1,5 @@
 """Every module has a test file of its name, or its folder's `__init__.py` says which test file tests it."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The examples of docs/: cluster files are what the schemas of Ray and of KubeRay take, and the game conforms."""
 
-from __future__ import annotations
-
 import fnmatch
 import json
 import shlex

@@ -1,7 +1,5 @@
 """Faults of settings in plain words, whatever pydantic calls them."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

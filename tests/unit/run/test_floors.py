@@ -1,7 +1,5 @@
 """The floors of the house hold: nothing imports from a floor above."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

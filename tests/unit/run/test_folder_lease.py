@@ -1,8 +1,6 @@
 """One run at a time has a folder: of several takers one gets the lease, a dead holder's is taken over, a live one's is
 not, and a process that has lost it writes nothing more."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os
@@ -32,6 +30,7 @@ from spag_ray.host import folder_lease
 from spag_ray.host.folder_lease import DEAD_AFTER_S, FolderLease, Heartbeat, held
 from spag_ray.host.processes import Process, has_ended, this_process
 from spag_ray.results.lines import SetAsideLine
+from tests.support.waiting import wait_until
 
 
 class Clock:
@@ -122,9 +121,7 @@ def test_a_process_number_that_was_given_again_is_not_the_holder(tmp_path: Path)
         pytest.param({}, id="a process here that hangs"),
     ],
 )
-def test_elsewhere_a_holder_is_dead_when_its_count_stands_still_for_60_s(
-    changes: dict[str, Any], tmp_path: Path
-) -> None:
+def test_elsewhere_a_holder_is_dead_when_its_count_rests_for_60_s(changes: dict[str, Any], tmp_path: Path) -> None:
     lease = take(tmp_path)
     rewrite(tmp_path, **changes)
     clock = Clock()
@@ -191,9 +188,7 @@ def test_of_many_takers_of_a_dead_lease_one_has_it(tmp_path: Path) -> None:
             heartbeat.stop()
 
 
-def test_a_taker_that_slept_through_two_others_neither_has_nor_spoils_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_taker_that_slept_through_two_others_spoils_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     take(tmp_path).release()  # 1
     slow = FolderLease(tmp_path, 2, "slow")  # has seen 1, and sleeps
     take(tmp_path).release()  # 2
@@ -233,9 +228,7 @@ def test_a_run_goes_on_under_the_lease_of_the_process_that_took_it(tmp_path: Pat
 
     child = multiprocessing.get_context("fork").Process(target=holds, args=(pickle.dumps(lease),))
     child.start()
-    deadline = time.monotonic() + 20
-    while lease.renew():  # as long as it names this process
-        assert time.monotonic() < deadline
+    wait_until(lambda: not lease.renew(), 20, "it names the other process")
     with pytest.raises(RunFolderError, match=f"process {child.pid} on") as refused:
         take(tmp_path, Clock(lambda _: _beat(lease)))
     assert f"process {pid} " not in str(refused.value)
@@ -285,9 +278,7 @@ def _beat(lease: FolderLease) -> None:
     partial.replace(beat)
 
 
-def test_a_block_renews_its_lease_and_releases_it_whatever_it_raises(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_block_renews_and_releases_its_lease_in_any_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Heartbeat.__init__, "__defaults__", (0.01,))
 
     def hold_and_fail() -> None:
@@ -302,9 +293,7 @@ def test_a_block_renews_its_lease_and_releases_it_whatever_it_raises(
     assert take(tmp_path).is_ours()
 
 
-def test_a_folder_that_cannot_be_written_is_tried_again_and_said_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_folder_is_tried_again_and_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = take(tmp_path)
     notes: list[str] = []
 
@@ -436,10 +425,7 @@ class Adopter:
         self.child = multiprocessing.get_context("fork").Process(target=adopt)
         before = set(self._place.glob("*.beat"))
         self.child.start()
-        deadline = time.monotonic() + 20
-        while set(self._place.glob("*.beat")) == before:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: set(self._place.glob("*.beat")) != before, 20)
 
     def text(self) -> str:
         return max(self._place.glob("*.beat")).read_text()

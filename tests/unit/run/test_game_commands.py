@@ -1,7 +1,5 @@
 """`spag-ray game check` names each fault with a remedy; `spag-ray game new` writes a game that plays, and its test."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -155,8 +153,6 @@ def test_nothing_is_overwritten(call: Callable[..., str], tmp_path: Path) -> Non
         ("random", "is the name of another module"),
     ],
 )
-def test_a_name_that_no_module_can_have_is_refused(
-    name: str, told: str, call: Callable[..., str], tmp_path: Path
-) -> None:
+def test_a_name_no_module_can_have_is_refused(name: str, told: str, call: Callable[..., str], tmp_path: Path) -> None:
     assert told in call("game", "new", name, code=2)
     assert [path.name for path in tmp_path.iterdir()] == ["faulty.py"]

@@ -1,7 +1,5 @@
 """What a configuration may ask of another game than Adversarial Taboo, and the settings that came with such games."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from spag_ray.config.loading import load_config, parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
 from spag_ray.stages import Stage
+from tests.support.settings import config_of
 
 
 def kuhn(*overrides: str) -> RunConfig:
@@ -155,79 +154,48 @@ def test_rounds_have_the_information_gain_of_their_phase() -> None:
     assert config.objective_of(Stage.parse("eval-spag-1")) is config.objective
 
 
+PHASE = "self_play.phases=[{rounds: 1}]"
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
         (
-            {"self_play": {"rounds": 2, "phases": [{"rounds": 1}, {"rounds": 2}]}},
+            "self_play.rounds=2; self_play.phases=[{rounds: 1}, {rounds: 2}]",
             "self_play: phases have 3 rounds, but rounds is 2; set rounds to at least 3, or shorten the phases, which",
         ),
         (
-            {"self_play": {"phases": [{"rounds": 1}, {"rounds": 1, "information_gain": 0.5}]}},
+            "self_play.phases=[{rounds: 1}, {rounds: 1, information_gain: 0.5}]",
             "self_play.phases.1.information_gain needs a listener, which a run has if objective.information_gain",
         ),
-        ({"self_play": {"phases": [{"rounds": 0}]}}, "self_play.phases.0.rounds: should be greater than or equal to 1"),
+        ("self_play.phases=[{rounds: 0}]", "self_play.phases.0.rounds: should be greater than or equal to 1"),
         (
-            {"self_play": {"phases": [{"rounds": 1, "payoffs": {"right_guess": [1, 1]}}]}},
+            "self_play.phases=[{rounds: 1, payoffs: {right_guess: [1, 1]}}]",
             "self_play.phases.0.payoffs: a right guess pays the attacker 1, a tie 0: it would learn to help",
         ),
         (
-            {"self_play": {"phases": [{"rounds": 1, "payoffs": {"tie": [-0.1, -0.1]}}]}},
+            "self_play.phases=[{rounds: 1, payoffs: {tie: [-0.1, -0.1]}}]",
             "self_play.phases.0.payoffs.tie: a tie has no winner; to train on ties, set objective.learn_from: both",
         ),
+        (f"{PHASE}; game.name=kuhn; prompts=lines", "self_play.phases are for a run of one game"),
         (
-            {"self_play": {"phases": [{"rounds": 1}]}, "game": {"name": "kuhn"}, "prompts": "lines"},
-            "self_play.phases are for a run of one game",
-        ),
-        (
-            {"self_play": {"phases": [{"rounds": 1, "payoffs": {}}]}, "game": {"name": "mine:G"}, "prompts": "lines"},
+            "self_play.phases=[{rounds: 1, payoffs: {}}]; game.name=mine:G; prompts=lines",
             "self_play.phases are for a run of one game: payoffs by round of `taboo`, information_gain by round of it",
         ),
         (
-            {
-                "game": {"payoffs": {"right_guess": [1, 1], "cooperative": True}},
-                "objective": {"learn_from": "both"},
-                "league": {"past_share": 0.5, "choose": "hard"},
-            },
+            "game.payoffs={right_guess: [1, 1], cooperative: true}; objective.learn_from=both; "
+            "league.past_share=0.5; league.choose=hard",
             "league.choose: hard chooses opponents by who wins, but game.payoffs pays both for a right guess",
         ),
         (
-            {
-                "self_play": {"phases": [{"rounds": 1}]},
-                "games": [{"name": name, "share": 0.5} for name in ("taboo", "kuhn")],
-                "prompts": "lines",
-            },
+            f"{PHASE}; games=[{{name: taboo, share: 0.5}}, {{name: kuhn, share: 0.5}}]; prompts=lines",
             "self_play.phases are for a run of one game",
         ),
     ],
 )
-def test_phases_that_no_round_plays_or_that_a_game_cannot_have_are_refused(settings: dict[str, Any], said: str) -> None:
+def test_phases_that_no_round_plays_or_that_a_game_cannot_have_are_refused(settings: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse_config(settings)
-    assert said in str(caught.value)
-
-
-def test_the_last_learning_rate_is_of_rounds_and_not_of_a_stream() -> None:
-    with pytest.raises(
-        ConfigError, match=r"self_play\.last_learning_rate is for schedule: rounds; the learning rate of a"
-    ):
-        parse_config({"schedule": "stream", "self_play": {"games_per_round": 64, "last_learning_rate": 1e-6}})
-
-
-@pytest.mark.parametrize(
-    ("override", "said"),
-    [
-        (
-            "objective.loss=published",
-            "kl_reference: start is not for the loss `published`; leave it out, or set loss: spag",
-        ),
-        ("learner.lora={rank: 4}", "kl_reference: start compares with saved weights, but learner.lora trains adapters"),
-        ("learner.reference=engine", "the KL term (of a stream, or with objective.kl_reference: start) compares with"),
-    ],
-)
-def test_a_reference_at_the_start_needs_whole_weights_that_can_be_scored(override: str, said: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        kuhn(override)
+        config_of(settings)
     assert said in str(caught.value)
 
 

@@ -1,7 +1,5 @@
 """No code asks which game is played, or whether a run has only one: it asks for what it needs of a game."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from pathlib import Path
@@ -40,18 +38,13 @@ def test_no_code_outside_taboo_and_its_configuration_branches_on_a_game() -> Non
 @pytest.mark.parametrize(
     "line",
     [
-        "if config.game.is_taboo:",
-        '"isTaboo": table.rules.game is None,',
-        "if (game := game_of(config)) is not None:",
-        "name = each.full_name if game is None else game",
-        "shares = [] if config.games else [1.0]",
-        "if not self._config.games:",
-        "several = len(self._games) > 1",
-        "if len(config.game_names) == 1:",
-        "games = games or {None: TABOO_NAMES}",
+        "if config.game.is_taboo:", '"isTaboo": table.rules.game is None,',
+        "if (game := game_of(config)) is not None:", "name = each.full_name if game is None else game",
+        "shares = [] if config.games else [1.0]", "if not self._config.games:", "several = len(self._games) > 1",
+        "if len(config.game_names) == 1:", "games = games or {None: TABOO_NAMES}",
         "self.explains_itself = rules.name == TABOO",
     ],
-)
+)  # fmt: skip
 def test_a_branch_is_found(line: str) -> None:
     assert branches(f"def f():\n    {line}\n")
 

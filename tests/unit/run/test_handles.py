@@ -1,7 +1,5 @@
 """mypy sees through `.remote`: the Protocols of actors' handles are what the actors are, and calls are checked."""
 
-from __future__ import annotations
-
 import inspect
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Packages that look absent for the length of an import."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys
@@ -13,9 +11,7 @@ import pytest
 from spag_ray.host.hidden_packages import hidden
 
 
-def test_a_hidden_package_is_absent_in_the_block_and_there_afterwards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hidden_package_is_absent_in_the_block_and_not_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "some_extra.py").write_text("answer = 42\n")
     monkeypatch.syspath_prepend(tmp_path)
     with hidden("some_extra"):

@@ -1,7 +1,5 @@
 """Bytes, files, words and replies that nobody meant well with."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 from typing import Any
@@ -91,9 +89,7 @@ def test_a_file_that_is_not_what_it_should_be_is_one_clear_error(text: str, says
     assert all(str(path) in message for message in found)
 
 
-def test_a_file_that_does_not_fit_into_memory_is_refused_by_its_size(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_larger_than_memory_is_refused_by_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "huge.json"
     with path.open("wb") as file:
         file.truncate(3 * 2**30)  # a hole: it takes no room on the disk

@@ -1,11 +1,8 @@
 """What a run needs is imported before it starts, and a package that is missing is named in one line."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,6 +12,7 @@ from cluster.checks.imports import Need, check_imports, import_faults, needs_of
 from cluster.checks.node_report import Wanted, look
 from spag_ray.config.loading import parse_config
 from spag_ray.errors import ConfigError
+from tests.support.settings import config_of
 
 REFEREE = tuple(need for need in needs_of(parse_config({})) if need.part == "the referee")
 
@@ -26,9 +24,7 @@ def without(package: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.syspath_prepend(folder)
 
 
-def test_a_missing_dependency_of_the_referee_is_named_with_the_node_and_the_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_dependency_is_named_with_node_and_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """textblob is there, and imports nltk, which is not: the referee found out at the first judged turn."""
     without("nltk", tmp_path, monkeypatch)
     (line,) = import_faults(REFEREE, "node-2")
@@ -98,9 +94,7 @@ def test_an_error_of_the_other_checks_does_not_wait_for_the_imports(
     assert time.monotonic() - began < 20
 
 
-def test_the_environment_of_engines_and_ranks_is_that_of_the_imports(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_engines_and_ranks_have_the_environment_of_the_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "picky.py").write_text("import os\nos.environ['WHERE_IT_IS']\n")
     need = Need("picky", "engines", "set it")
@@ -111,30 +105,21 @@ def test_the_environment_of_engines_and_ranks_is_that_of_the_imports(
 @pytest.mark.parametrize(
     ("settings", "module", "part"),
     [
-        ({}, "vllm.v1.engine.async_llm", "engines"),
-        ({}, "learners.learner", "the learner"),
-        ({}, "textblob", "the referee"),
-        ({}, "cluster.tracking.tensorboard", "tracking.tensorboard"),
-        ({"engine": {"kind": "transformers"}}, "actors.transformers_policy", "engines"),
-        ({"learner": {"lora": {}}}, "peft", "learner.lora"),
-        ({"evaluation": {"tasks": ["piqa"]}}, "lm_eval.evaluator", "evaluation.tasks"),
-        ({"tracking": {"wandb": {"project": "x"}}}, "wandb", "tracking.wandb"),
-        (
-            {"game": {"name": "textarena", "env": "TicTacToe-v0"}, "imitation": {"enabled": False}},
-            "textarena",
-            "game.name: textarena",
-        ),
+        ("", "vllm.v1.engine.async_llm", "engines"),
+        ("", "learners.learner", "the learner"),
+        ("", "textblob", "the referee"),
+        ("", "cluster.tracking.tensorboard", "tracking.tensorboard"),
+        ("engine.kind=transformers", "actors.transformers_policy", "engines"),
+        ("learner.lora={}", "peft", "learner.lora"),
+        ("evaluation.tasks=[piqa]", "lm_eval.evaluator", "evaluation.tasks"),
+        ("tracking.wandb.project=x", "wandb", "tracking.wandb"),
+        ("game={name: textarena, env: TicTacToe-v0}; imitation.enabled=false", "textarena", "game.name: textarena"),
     ],
 )
-def test_only_what_this_run_uses_is_imported(settings: dict[str, Any], module: str, part: str) -> None:
-    assert (module, part) in [(need.module, need.part) for need in needs_of(parse_config(settings))]
-    bare = {
-        "game": {"name": "kuhn"},
-        "prompts": "lines",
-        "engine": {"kind": "transformers"},
-        "tracking": {"tensorboard": False},
-    }
-    unused = [need.module for need in needs_of(parse_config(bare), trains=False)]
+def test_only_what_this_run_uses_is_imported(settings: str, module: str, part: str) -> None:
+    assert (module, part) in [(need.module, need.part) for need in needs_of(config_of(settings))]
+    bare = config_of("game.name=kuhn; prompts=lines; engine.kind=transformers; tracking.tensorboard=false")
+    unused = [need.module for need in needs_of(bare, trains=False)]
     assert unused == ["actors.transformers_policy"]
 
 
@@ -146,9 +131,7 @@ def test_games_need_nothing_that_only_training_uses() -> None:
     assert "engines" not in {need.part for need in needs_of(config, trains=False, has_engines=False)}
 
 
-def test_a_run_is_refused_before_anything_else_is_said_of_the_missing_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_refused_before_the_package_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(imports, "needs_of", lambda *_: REFEREE)
     config = parse_config({})
     check_imports(config)

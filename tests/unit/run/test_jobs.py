@@ -1,7 +1,5 @@
 """A job's output across lost connections and Ctrl-C; the cluster itself is in test_cluster.py."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 
@@ -40,9 +38,7 @@ class Client:
 
 
 @pytest.mark.parametrize("cut", [RuntimeError("the connection is gone"), KeyboardInterrupt()])
-def test_every_line_is_shown_once_and_the_exit_code_is_the_jobs(
-    cut: BaseException, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_line_is_shown_once_with_the_jobs_exit_code(cut: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs.time, "sleep", lambda seconds: None)
     client, console = Client(["a\nb\n", cut], ["a\n", "b\nc\n"]), Console(record=True, width=80)
     assert follow_job(client, "job", console, lambda: True) == 7

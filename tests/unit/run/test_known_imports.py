@@ -1,8 +1,6 @@
 """What was imported once is not imported again, until what is installed changes; checks of a run that found nothing are
 not made again, until something that they read changes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path
@@ -48,9 +46,7 @@ def test_a_second_start_does_not_import_again(packages: Path) -> None:
     assert count(packages) == 1
 
 
-def test_it_does_after_an_installation_a_reboot_or_with_other_variables(
-    packages: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_does_after_an_installation_reboot_or_new_variable(packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_imports(CONFIG)
     (packages / "other-1.0.dist-info").mkdir()
     check_imports(CONFIG)
@@ -68,9 +64,7 @@ def test_it_does_after_an_installation_a_reboot_or_with_other_variables(
     assert count(packages) == 6
 
 
-def test_a_fault_and_an_import_that_takes_too_long_are_not_remembered(
-    packages: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fault_and_an_import_over_its_time_are_not_kept(packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (packages / "counted" / "__init__.py").write_text("1 / 0\n")
     for _ in range(2):
         with pytest.raises(ConfigError, match="counted cannot be imported"):

@@ -1,7 +1,5 @@
 """`spag-ray listen`: any games, any model; every number against a forward pass by hand."""
 
-from __future__ import annotations
-
 import math
 import re
 import statistics
@@ -25,30 +23,21 @@ from spag_ray.games.taboo.prompt_file import load_template
 from tests.support.episodes import game
 from tests.support.kuhn_runs import kuhn_game
 from tests.support.report_runs import play, write_log
+from tests.support.taboo import history_of
 
 Listen = Callable[..., tuple[int, str]]
 GAMES: list[dict[str, Any]] = [
     {
         "target_word": "river",
         "max_turns": 2,
-        "history": [
-            {"role": "attacker", "content": "it is long"},
-            {"role": "defender", "content": "what do you talk about ?"},
-            {"role": "attacker", "content": "water"},
-            {"role": "defender", "content": "I know the word! It is `river`!"},
-        ],
+        "history": history_of("it is long", "what do you talk about ?", "water", "I know the word! It is `river`!"),
     },
     {
         "target_word": "piano",
         "max_turns": 3,
-        "history": [
-            {"role": "attacker", "content": "music"},
-            {"role": "defender", "content": "I know the word! It is `tiger`!"},
-            {"role": "attacker", "content": "no"},
-            {"role": "defender", "content": "old"},
-        ],
+        "history": history_of("music", "I know the word! It is `tiger`!", "no", "old"),
     },
-    {"target_word": "apple", "max_turns": 2, "history": [{"role": "attacker", "content": "an apple"}]},
+    {"target_word": "apple", "max_turns": 2, "history": history_of("an apple")},
 ]
 
 
@@ -152,9 +141,7 @@ def test_games_of_one_word_have_no_control(listen: Listen, tmp_path: Path) -> No
         (b"\xff\xfe\x00", "cannot be read"),
     ],
 )
-def test_files_without_games_are_one_line(
-    listen: Listen, tmp_path: Path, content: str | bytes | None, said: str
-) -> None:
+def test_files_without_games_are_a_line(listen: Listen, tmp_path: Path, content: str | bytes | None, said: str) -> None:
     path = tmp_path / "games.json"
     if content is not None:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())

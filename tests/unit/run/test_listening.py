@@ -1,7 +1,5 @@
 """Where a run's processes listen: on the address that Ray uses for their node, which is loopback for a local Ray."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Locks that are taken in one order, and under which nothing is waited for."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

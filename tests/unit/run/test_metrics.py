@@ -1,7 +1,5 @@
 """What is measured is one line and, where Ray is, metrics: named as Prometheus wants it, counted right."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

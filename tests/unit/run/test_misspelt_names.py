@@ -1,7 +1,5 @@
 """Unknown names suggest the closest match, wherever a name is looked up; a plan without files does so, too."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

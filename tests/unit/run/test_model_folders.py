@@ -1,7 +1,5 @@
 """`spag-ray doctor` of model folders: what cannot start is told in one line, and the other checks go on."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

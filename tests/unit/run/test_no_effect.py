@@ -1,7 +1,5 @@
 """Values that have no effect are warned of, and a run that would train nothing is refused."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from spag_ray.config.loading import load_config, parse_config
 from spag_ray.config.no_effect import few_imitation_steps, values_without_effect
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
+from tests.support.settings import config_of
 from tests.support.shipped import SHIPPED
 
 KUHN = {"name": "kuhn", "share": 0.75}
@@ -50,176 +49,98 @@ def test_the_defaults_have_an_effect_or_are_not_mentioned() -> None:
     assert values_without_effect(parse_config({"objective": {"loss": "published"}})) == []
 
 
+STREAM = "schedule=stream; self_play.games_per_round=64"
+
+
 @pytest.mark.parametrize(
-    ("settings", "key", "why", "mended"),
+    ("settings", "why", "mended"),  # the first of the settings is the one that is named
     [
+        ("objective.constant_length=256", "objective.length_norm is mean", "objective.length_norm=constant"),
         (
-            {"objective": {"constant_length": 256}},
-            "objective.constant_length: 256",
-            "objective.length_norm is mean",
-            {"objective": {"constant_length": 256, "length_norm": "constant"}},
-        ),
-        (
-            {"objective": {"role_weights": "none"}, "policies": "separate"},
-            "objective.role_weights: none",
+            "objective.role_weights=none; policies=separate",
             "with policies: separate each seat has a model of its own",
-            {"objective": {"role_weights": "none"}},
+            "policies=shared",
         ),
         (
-            {
-                "objective": {"role_weights": "none"},
-                "stream": {"role_weight_window": 64},
-                "schedule": "stream",
-                "self_play": {"games_per_round": 64},
-            },
-            "stream.role_weight_window: 64",
+            f"stream.role_weight_window=64; objective.role_weights=none; {STREAM}",
             "objective.role_weights is none",
-            {"stream": {"role_weight_window": 64}, "schedule": "stream", "self_play": {"games_per_round": 64}},
+            "objective.role_weights=balanced",
         ),
         (
-            {"objective": {"mismatch_cap": 4.0}, "learner": {"reference": "engine"}},
-            "objective.mismatch_cap: 4.0",
+            "objective.mismatch_cap=4.0; learner.reference=engine",
             "learner.reference is engine",
-            {"objective": {"mismatch_cap": 4.0}},
+            "learner.reference=recompute",
         ),
+        ("objective.loser_turns=deciding", "objective.learn_from is winners", "objective.learn_from=both"),
+        ("self_play.last_kl_coeff=0.5; objective.kl_coeff=0", "objective.kl_coeff is 0", "objective.kl_coeff=0.2"),
+        ("self_play.last_learning_rate=1e-06; self_play.rounds=1", "self_play.rounds is 1", "self_play.rounds=2"),
         (
-            {"objective": {"loser_turns": "deciding"}},
-            "objective.loser_turns: deciding",
-            "objective.learn_from is winners",
-            {"objective": {"loser_turns": "deciding", "learn_from": "both"}},
-        ),
-        (
-            {"objective": {"kl_coeff": 0}, "self_play": {"last_kl_coeff": 0.5}},
-            "self_play.last_kl_coeff: 0.5",
-            "objective.kl_coeff is 0",
-            {"self_play": {"last_kl_coeff": 0.5}},
-        ),
-        (
-            {"self_play": {"last_learning_rate": 1e-6, "rounds": 1}},
-            "self_play.last_learning_rate: 1e-06",
-            "self_play.rounds is 1",
-            {"self_play": {"last_learning_rate": 1e-6, "rounds": 2}},
-        ),
-        (
-            {"objective": {"kl_reference": "start", "kl_reference_every": 3}, "self_play": {"rounds": 3}},
-            "objective.kl_reference_every: 3",
+            "objective.kl_reference_every=3; objective.kl_reference=start; self_play.rounds=3",
             "self_play.rounds is 3",
-            {"objective": {"kl_reference": "start", "kl_reference_every": 2}, "self_play": {"rounds": 3}},
+            "objective.kl_reference_every=2",
         ),
         (
-            {"objective": {"kl_reference": "start", "kl_reference_average": 0.9}, "self_play": {"rounds": 1}},
-            "objective.kl_reference_average: 0.9",
+            "objective.kl_reference_average=0.9; objective.kl_reference=start; self_play.rounds=1",
             "self_play.rounds is 1",
-            {"objective": {"kl_reference": "start", "kl_reference_average": 0.9}, "self_play": {"rounds": 2}},
+            "self_play.rounds=2",
         ),
         (
-            {"game": {"payoffs": {"early_guess": [0, -0.2]}}},
-            "game.payoffs.early_guess: [0.0, -0.2]",
+            "game.payoffs.early_guess=[0.0, -0.2]",
             "game.max_guesses is 1",
-            {
-                "game": {"payoffs": {"early_guess": [0, -0.2], "tie": [-0.1, -0.1]}, "max_guesses": 2},
-                "objective": {"learn_from": "both"},
-            },
+            "game.payoffs.tie=[-0.1, -0.1]; game.max_guesses=2; objective.learn_from=both",
         ),
         (
-            {"objective": {"baseline_decay": 0.9, "baseline": "mean"}},
-            "objective.baseline_decay: 0.9",
+            "objective.baseline_decay=0.9; objective.baseline=mean",
             "objective.baseline is mean",
-            {"objective": {"baseline_decay": 0.9, "baseline": "moving"}},
+            "objective.baseline=moving",
         ),
         (
-            {"objective": {"kl_weighting": "ratio", "loss": "published"}},
-            "objective.kl_weighting: ratio",
+            "objective.kl_weighting=ratio; objective.loss=published",
             "objective.loss is published",
-            {"objective": {"kl_weighting": "ratio"}},
+            "objective.loss=spag",
         ),
+        ("objective.sft_coeff=0.1", "no self_play.sft_file", "self_play.sft_file=rows.json"),
         (
-            {"objective": {"sft_coeff": 0.1}},
-            "objective.sft_coeff: 0.1",
-            "no self_play.sft_file",
-            {"objective": {"sft_coeff": 0.1}, "self_play": {"sft_file": "rows.json"}},
-        ),
-        (
-            {"objective": {"claiming_words": 0.5}},
-            "objective.claiming_words: 0.5",
+            "objective.claiming_words=0.5",
             "objective.claiming_coeff is 0",
-            {"objective": {"claiming_words": 0.5, "claiming_coeff": 0.1, "listening_coeff": 1}},
+            "objective.claiming_coeff=0.1; objective.listening_coeff=1",
         ),
+        ("objective.gain_clip=0.25", "objective.information_gain is 0", "objective.information_gain=0.5"),
         (
-            {"objective": {"gain_clip": 0.25}},
-            "objective.gain_clip: 0.25",
-            "objective.information_gain is 0",
-            {"objective": {"gain_clip": 0.25, "information_gain": 0.5}},
-        ),
-        (
-            {"self_play": {"mix_share": 0.5, "on_collapse": "warn"}},
-            "self_play.mix_share: 0.5",
+            "self_play.mix_share=0.5; self_play.on_collapse=warn",
             "self_play.on_collapse is warn",
-            {"self_play": {"mix_share": 0.5, "on_collapse": "mix"}, "evaluation": {"against": ["base"]}},
+            "self_play.on_collapse=mix; evaluation.against=[base]",
         ),
+        ("stream.max_lag=5", "schedule is rounds", STREAM),
+        ("evaluation.task_limit=5", "evaluation.tasks is empty", "evaluation.tasks=[piqa]"),
+        ("league.snapshot_every=4", "league.past_share is 0", "league.past_share=0.2"),
         (
-            {"stream": {"max_lag": 5}},
-            "stream.max_lag: 5",
-            "schedule is rounds",
-            {"stream": {"max_lag": 5}, "schedule": "stream", "self_play": {"games_per_round": 64}},
-        ),
-        (
-            {"evaluation": {"task_limit": 5}},
-            "evaluation.task_limit: 5",
-            "evaluation.tasks is empty",
-            {"evaluation": {"task_limit": 5, "tasks": ["piqa"]}},
-        ),
-        (
-            {"league": {"snapshot_every": 4}},
-            "league.snapshot_every: 4",
-            "league.past_share is 0",
-            {"league": {"snapshot_every": 4, "past_share": 0.2}},
-        ),
-        (
-            {"imitation": {"source": "games.json", "games": 7}},
-            "imitation.games: 7",
+            "imitation.games=7; imitation.source=games.json",
             "all games of imitation.source",
-            {"imitation": {"games": 7}, "words": {}} | {"imitation": {"games": 7, "batch_games": 2}},
+            "imitation.source=scripted; imitation.batch_games=2",
         ),
         (
-            {"learner": {"lora": {}, "freeze_embeddings": True}},
-            "learner.freeze_embeddings: True",
+            "learner.freeze_embeddings=True; learner.lora={}",
             "learner.lora never trains embeddings",
-            {"learner": {"freeze_embeddings": True}},
+            "learner.lora=null",
         ),
-        (
-            {"varied_prompts": "own.yaml"},
-            "varied_prompts: own.yaml",
-            "render is exact",
-            {"varied_prompts": "own.yaml", "render": "varied"},
-        ),
-        (
-            {"self_play": {"batch_games": 200}},
-            "self_play.batch_games: 200",
-            "more than self_play.games_per_round, 150",
-            {"self_play": {"batch_games": 150}},
-        ),
-        (
-            {"self_play": {"batch_games": 64, "games_per_round": 64}, "schedule": "stream"},
-            "self_play.batch_games: 64",
-            "more than stream.games_per_version, 32",
-            {"self_play": {"batch_games": 32, "games_per_round": 64}, "schedule": "stream"},
-        ),
-        (
-            {"imitation": {"games": 5}},
-            "imitation.batch_games: 6",
-            "more than imitation.games, 5",
-            {"imitation": {"games": 6}},
-        ),
+        ("varied_prompts=own.yaml", "render is exact", "render=varied"),
+        ("self_play.batch_games=200", "more than self_play.games_per_round, 150", "self_play.batch_games=150"),
+        (f"self_play.batch_games=64; {STREAM}", "more than stream.games_per_version, 32", "self_play.batch_games=32"),
     ],
 )
-def test_a_value_without_effect_is_named_with_the_reason_and_not_where_it_has_one(
-    settings: dict[str, Any], key: str, why: str, mended: dict[str, Any]
-) -> None:
-    (line,) = values_without_effect(parse_config(settings))
-    assert line.startswith(key), line
+def test_a_value_without_effect_is_named_with_the_reason_and_only_then(settings: str, why: str, mended: str) -> None:
+    (line,) = values_without_effect(config_of(settings))
+    assert line.startswith(settings.partition(";")[0].replace("=", ": ")), line
     assert why in line
-    assert values_without_effect(parse_config(mended)) == []
+    assert values_without_effect(config_of(f"{settings}; {mended}")) == []
+
+
+def test_a_default_without_effect_is_named_too() -> None:
+    (line,) = values_without_effect(config_of("imitation.games=5"))
+    assert line.startswith("imitation.batch_games: 6")
+    assert "more than imitation.games, 5" in line
+    assert values_without_effect(config_of("imitation.games=6")) == []
 
 
 def test_prompts_that_do_not_say_how_often_a_defender_may_guess_are_warned_of(tmp_path: Path) -> None:
@@ -264,15 +185,8 @@ def test_a_baseline_by_scenario_without_a_scenario_that_comes_twice_is_named() -
         in line
     )
     for size, told in ((2, 1), (4, 0)):
-        config = parse_config(
-            {
-                "objective": {"advantage": "rloo"},
-                "league": {"past_share": 1},
-                "words": {"games_per_word": size},
-                "self_play": {"games_per_round": 64},
-            }
-        )
-        lines = values_without_effect(config, {"taboo": 32})
+        settings = "objective.advantage=rloo; league.past_share=1; self_play.games_per_round=64"
+        lines = values_without_effect(config_of(f"{settings}; words.games_per_word={size}"), {"taboo": 32})
         assert len(lines) == told
         assert all("rloo has nothing to compare a game with in games against other" in line for line in lines)
 

@@ -1,7 +1,5 @@
 """The notebooks in docs/ are stored without outputs: those would be of one machine, and large."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

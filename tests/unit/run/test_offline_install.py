@@ -1,7 +1,5 @@
 """`make bundle` and its install.sh, with a lock of two small packages in place of the real one, and no index."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -84,9 +82,7 @@ def test_damaged_wheels_and_another_python_are_refused_in_one_line(bundle: Path,
 
 
 @pytest.mark.parametrize(("pin", "falls_back"), [("1.0", False), ("1.0+cpu", True)])
-def test_a_build_for_gpus_that_cannot_be_had_is_not_replaced_by_one_for_cpus(
-    pin: str, falls_back: bool, tmp_path: Path
-) -> None:
+def test_a_build_for_gpus_that_is_not_there_is_not_replaced_by_cpus(pin: str, falls_back: bool, tmp_path: Path) -> None:
     """A download that breaks off: torch 2.13.0+cpu is a 2.13.0 to pip."""
     (tmp_path / "lock.txt").write_text(f"torch=={pin}\n")
     python = tmp_path / "python"

@@ -1,7 +1,5 @@
 """Run folders that an earlier version made are reported, and what a resume refuses and writes."""
 
-from __future__ import annotations
-
 import io
 import stat
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files at the root say the same as the package."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import yaml

@@ -1,7 +1,5 @@
 """What a job is sent: of the files here, those that its configuration names and nothing that is private."""
 
-from __future__ import annotations
-
 import ast
 import os
 import pickle
@@ -144,9 +142,7 @@ def test_a_configuration_that_holds_environment_variables_is_sent_as_its_owners_
         assert stat.S_IMODE((folder / "run.yaml").stat().st_mode) == 0o600
 
 
-def test_submit_dry_run_lists_what_would_be_sent_and_asks_nobody(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_submit_dry_run_lists_what_it_would_send_and_asks_none(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "run.yaml").write_text("evaluation: {tasks: [own], include_path: tasks}\n")
     arguments = ["submit", "run.yaml", "--address", "http://127.0.0.1:9", "--run-dir", "/runs/x", "--dry-run"]
     assert run_guarded(lambda **options: app(arguments, **options)) == 0

@@ -1,7 +1,5 @@
 """Before a run: its words. After it: the processes that its actors have started."""
 
-from __future__ import annotations
-
 import gc
 import io
 import multiprocessing
@@ -127,9 +125,7 @@ class TestPlaceDetached:
 
         return place
 
-    def test_the_run_has_its_folder_for_as_long_as_it_lives(
-        self, place: Callable[[bool], DetachedRun], tmp_path: Path
-    ) -> None:
+    def test_a_run_has_its_folder_while_it_lives(self, place: Callable[[bool], DetachedRun], tmp_path: Path) -> None:
         run = place(False)
         gc.collect()
         with pytest.raises(RunFolderError, match=rf"process {run.process.pid} on \S+ is alive"):
@@ -137,9 +133,7 @@ class TestPlaceDetached:
         run.kill(run)
         assert FolderLease.take(tmp_path / "run").is_ours()
 
-    def test_a_run_that_does_not_start_is_ended_and_frees_its_folder(
-        self, place: Callable[[bool], DetachedRun], tmp_path: Path
-    ) -> None:
+    def test_a_failed_start_frees_the_folder(self, place: Callable[[bool], DetachedRun], tmp_path: Path) -> None:
         assert place(True).killed
         assert FolderLease.take(tmp_path / "run").is_ours()
 
@@ -181,9 +175,8 @@ class TestWordsOfAFile:
         monkeypatch.setattr("cluster.launch.placed_run.game_of", lambda config: Reads())
         path = tmp_path / "scenarios.txt"
         path.write_text("K J\nQ J\n")
-        assert words_of_file(parse_config({"game": {"name": "kuhn"}, "prompts": "lines"}), path) == {
-            "kuhn": ["KJ", "QJ"]
-        }
+        kuhn = parse_config({"game": {"name": "kuhn"}, "prompts": "lines"})
+        assert words_of_file(kuhn, path) == {"kuhn": ["KJ", "QJ"]}
 
     def test_taboo_reads_words_as_before(self, tmp_path: Path) -> None:
         path = tmp_path / "words.txt"
@@ -245,19 +238,14 @@ def test_a_folder_that_cannot_be_made_is_refused_before_ray_starts(tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir()] == ["file"], "nothing is left behind"
 
 
-class TestNoteStop:
-    def test_a_run_that_was_ended_from_outside_is_not_one_that_was_killed(self, tmp_path: Path) -> None:
-        (tmp_path / "episodes").mkdir()
-        with held(tmp_path) as lease:
-            note_stop(lease, "stopped mid-step")
-        assert read_files(tmp_path).ended == ("stopped", "stopped mid-step")
-
-    def test_what_the_run_wrote_itself_stays(self, tmp_path: Path) -> None:
-        (tmp_path / "episodes").mkdir()
+@pytest.mark.parametrize("has_written", [False, True])
+def test_a_stop_from_outside_is_noted_unless_the_run_wrote_its_end(has_written: bool, tmp_path: Path) -> None:
+    (tmp_path / "episodes").mkdir()
+    if has_written:
         (tmp_path / "ended.json").write_text('{"ended": "finished"}')
-        with held(tmp_path) as lease:
-            note_stop(lease, "interrupted")
-        assert read_files(tmp_path).ended == ("finished", "")
+    with held(tmp_path) as lease:
+        note_stop(lease, "stopped mid-step")
+    assert read_files(tmp_path).ended == (("finished", "") if has_written else ("stopped", "stopped mid-step"))
 
 
 @pytest.mark.parametrize("text", ["run folder: runs/x[/y]", "runs/x[red]/a [bold]", "runs/größe [1]"])

@@ -1,7 +1,5 @@
 """A folder whose name is a pattern is found by libraries that glob it."""
 
-from __future__ import annotations
-
 import glob
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """YAML is read with each key once, wherever the program reads it."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
@@ -55,9 +53,7 @@ def test_a_key_that_is_twice_in_a_prompt_file_or_a_deck_is_refused(tmp_path: Pat
         with pytest.raises(ConfigError, match="not valid YAML"):
             read(str(file))
     _, faults = read_deck("river:\n  clues: [water]\n  difficulty: 0.5\n  clues: [bank]\n")
-    assert [(fault.line, fault.text) for fault in faults] == [
-        (4, "river: the key clues is on line 2 already; remove one of them")
-    ]
+    assert [(f.line, f.text) for f in faults] == [(4, "river: the key clues is on line 2 already; remove one of them")]
 
 
 def test_a_key_that_is_twice_in_a_run_folder_is_refused(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """No call passes more values by position than a reader can tell apart."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

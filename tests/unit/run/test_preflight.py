@@ -1,7 +1,5 @@
 """What is found wrong before anything is started: words that a defender cannot listen to."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -30,6 +28,7 @@ from spag_ray.errors import ConfigError, ModelError
 from spag_ray.game.words import top_words
 from spag_ray.games.kuhn import KuhnPoker
 from tests.support.model_folders import change_json
+from tests.support.taboo import history_of
 
 
 def prompts(folder: Path) -> str:
@@ -138,37 +137,28 @@ def test_rows_of_training_data_cannot_be_listened_to(tmp_path: Path) -> None:
         check_files(parse_config({"imitation": {**settings, "listening_coeff": 0.5}}))
 
 
-@pytest.mark.parametrize("key", ["self_play", "imitation"])
-def test_a_row_that_no_micro_batch_holds_is_refused_before_the_run(key: str, tiny_model: Path, tmp_path: Path) -> None:
-    file = tmp_path / "rows.json"
-    rows = [{"instruction": "say", "input": "", "output": output} for output in ("it", "water " * 600)]
-    file.write_text(json.dumps(rows))
-    settings = {"prompts": prompts(tmp_path), key: {"sft_file": str(file)}}
-    check_rows(parse_config(settings), str(tiny_model))
-    with pytest.raises(ConfigError, match=r"rows.json: row 1 has 6\d\d tokens, and a micro-batch holds 512: raise"):
-        check_rows(parse_config({**settings, "learner": {"max_tokens_per_microbatch": 512}}), str(tiny_model))
+INSTRUCTIONS = [{"instruction": "say", "input": "", "output": output} for output in ("it", "water " * 600)]
+LONG_ROW = {"query": "water " * 600, "target": "t", "reward": 1.0, "weight": 1.0, "role": "attacker"}
+LONG_GAME = {"history": history_of("water " * 300, "no", "music " * 300, "no"), "target_word": "tiger", "max_turns": 5}
 
 
-def test_a_row_of_training_data_that_no_micro_batch_holds_is_refused_before_the_run(
-    tiny_model: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("part", "key", "content", "told"),
+    [
+        ("self_play", "sft_file", INSTRUCTIONS, r"row 1 has 6\d\d tokens"),
+        ("imitation", "sft_file", INSTRUCTIONS, r"row 1 has 6\d\d tokens"),
+        ("imitation", "source", [{**LONG_ROW, "query": "q"}, LONG_ROW], r"row 1 has 6\d\d tokens"),
+        ("imitation", "source", [LONG_GAME], r"game 0 has \d+ tokens"),
+    ],
+)
+def test_a_row_or_a_game_of_a_file_that_no_micro_batch_holds_is_refused_before_the_run(
+    part: str, key: str, content: Any, told: str, tiny_model: Path, tmp_path: Path
 ) -> None:
-    file = tmp_path / "rows.json"
-    row = {"query": "water " * 600, "target": "t", "reward": 1.0, "weight": 1.0, "role": "attacker"}
-    file.write_text(json.dumps([{**row, "query": "q"}, row]))
-    settings = {"prompts": prompts(tmp_path), "imitation": {"source": str(file)}}
+    file = tmp_path / "data.json"
+    file.write_text(json.dumps(content))
+    settings = {"prompts": prompts(tmp_path), part: {key: str(file)}}
     check_rows(parse_config(settings), str(tiny_model))
-    with pytest.raises(ConfigError, match=r"rows.json: row 1 has 6\d\d tokens, and a micro-batch holds 512: raise"):
-        check_rows(parse_config({**settings, "learner": {"max_tokens_per_microbatch": 512}}), str(tiny_model))
-
-
-def test_a_game_of_a_file_that_no_micro_batch_holds_is_refused_before_the_run(tiny_model: Path, tmp_path: Path) -> None:
-    file = tmp_path / "games.json"
-    said = [("attacker", "water " * 300), ("defender", "no"), ("attacker", "music " * 300), ("defender", "no")]
-    history = [{"role": role, "content": text} for role, text in said]
-    file.write_text(json.dumps([{"history": history, "target_word": "tiger", "max_turns": 5}]))
-    settings = {"prompts": prompts(tmp_path), "imitation": {"source": str(file)}}
-    check_rows(parse_config(settings), str(tiny_model))
-    with pytest.raises(ConfigError, match=r"games.json: game 0 has \d+ tokens, and a micro-batch holds 512: raise"):
+    with pytest.raises(ConfigError, match=rf"data.json: {told}, and a micro-batch holds 512: raise"):
         check_rows(parse_config({**settings, "learner": {"max_tokens_per_microbatch": 512}}), str(tiny_model))
 
 
@@ -357,9 +347,7 @@ def test_a_micro_batch_below_the_longest_game_is_refused_unless_nothing_is_train
     check_model(config(2048), str(tiny_model), ["tiger"], trains=False)
 
 
-def test_a_tokenizer_that_joins_a_line_end_to_the_next_line_is_refused_for_lines(
-    tiny_model: Path, tmp_path: Path
-) -> None:
+def test_a_tokenizer_that_joins_a_line_end_to_more_is_refused_for_lines(tiny_model: Path, tmp_path: Path) -> None:
     """Its text as a whole has tokens that no game has: a reply ends at the line end alone."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast

@@ -1,7 +1,5 @@
 """The proof run trains its seeds and the rivals of each with `train --seeds`, then lets them meet."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The quickstart on a GPU: refused without one; with one, a run that fits on it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

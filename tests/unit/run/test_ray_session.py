@@ -1,7 +1,5 @@
 """Errors while Ray starts, and what an error says of the actor that was called."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

@@ -1,7 +1,5 @@
 """When a checkpoint is saved mid-stage."""
 
-from __future__ import annotations
-
 import threading
 import time
 from dataclasses import replace
@@ -21,6 +19,7 @@ from spag_ray.host.folder_lease import FolderLease
 from spag_ray.stages import Stage
 from spag_ray.training_data.samples import GameSample, Sample
 from spag_ray.training_data.stage_spec import StageSpec
+from tests.support.waiting import wait_until
 
 
 def recovery_of(tmp_path: Path, **checkpoint: Any) -> tuple[Recovery, RunControl, list[str]]:
@@ -86,9 +85,7 @@ def test_one_that_is_paused_saves_when_it_is_told_to_and_when_it_is_stopped(tmp_
     waiting = threading.Thread(target=step)
     waiting.start()
     control.save_soon()
-    deadline = time.monotonic() + 10
-    while not names and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(lambda: names, 10)
     assert names == ["spag-1-step-6"]
     assert waiting.is_alive()
     control.stop_soon(60)

@@ -1,7 +1,5 @@
 """How dead and stuck actors are counted, how many restarts are allowed, and what is recorded."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

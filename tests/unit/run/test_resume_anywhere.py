@@ -4,8 +4,6 @@ The loop, the checkpoints, the league and the words are real. A learner's weight
 trained on, and a game's result is a digest of its word and of its players' weights.
 """
 
-from __future__ import annotations
-
 import json
 import pickle
 import threading
@@ -508,9 +506,7 @@ def test_wherever_it_ends_a_resumed_run_comes_to_the_same(
 
 
 @pytest.mark.parametrize(("every_s", "order"), [(3600.0, "shuffled"), (1e-6, "shuffled"), (1e-6, "progress")])
-def test_wherever_it_ends_a_run_that_refills_its_rounds_comes_to_the_same(
-    every_s: float, order: str, tmp_path: Path
-) -> None:
+def test_a_run_that_refills_comes_to_the_same_wherever_it_ends(every_s: float, order: str, tmp_path: Path) -> None:
     plain = config_of("rounds", False, every_s, False, "separate").model_dump()
     changes: dict[str, dict[str, Any]] = {
         "words": {"games_per_word": 2, "order": order},

@@ -1,7 +1,5 @@
 """Averages of each role of each game: what is learned with them, and how a checkpoint keeps them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from typing import Any
@@ -30,9 +28,7 @@ def test_each_role_of_each_game_has_a_moving_average_of_its_own() -> None:
     assert averages.baselines["kuhn"].values[Role.ATTACKER] == (1 - 0.95) * 2.0
     assert averages.baselines["taboo"].values == {Role.ATTACKER: 0.0, Role.DEFENDER: 0.0}
     again = RoleAverages.saved_in(restored(averages.added_to(RunState())), two())
-    assert {name: each.values for name, each in again.baselines.items()} == {
-        name: each.values for name, each in averages.baselines.items()
-    }
+    assert {k: b.values for k, b in again.baselines.items()} == {k: b.values for k, b in averages.baselines.items()}
     assert (again.windows["taboo"].winners, again.windows["kuhn"].winners) == ("ad", "")
 
 

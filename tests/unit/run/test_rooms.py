@@ -3,8 +3,6 @@
 `make picture` prints the imports between rooms as they are.
 """
 
-from __future__ import annotations
-
 import ast
 from collections import defaultdict
 from pathlib import Path

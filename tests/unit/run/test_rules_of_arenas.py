@@ -1,7 +1,5 @@
 """The rules that arenas get: Taboo's settings, or a game, whose class travels with its code if it is a user's file."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
@@ -83,9 +81,7 @@ def test_a_class_of_a_users_file_is_read_where_the_file_is_not(tmp_path: Path, m
     assert read_elsewhere(sent) == b"yours\n"
 
 
-def test_a_class_of_a_users_package_is_sent_with_all_modules_that_it_has_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_class_of_a_users_package_is_sent_with_its_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("duels").mkdir()
     for name, text in (("__init__", ""), ("duel", DUEL), ("cards", CARDS)):

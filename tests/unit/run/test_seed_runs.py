@@ -1,7 +1,5 @@
 """benchmarks/seed_runs.py: a benchmark goes on only from a run that has finished."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 The runs are processes of the real command line, but for `run_training`: their stand-in writes what a run leaves behind.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -12,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +25,7 @@ from cluster.planning.bundles import NodeUse
 from cluster.runtime.run_folder import is_finished, make_run_folder
 from cluster.types import NodeResources
 from spag_ray.config.loading import load_config, parse_config
+from tests.support.waiting import wait_until
 
 # What each seed does is in $SEEDS: ends well; fails; crashes; stops; waits for a notice; waits for another to begin.
 # It keeps a line for what it was given in the file `told` of the working directory.
@@ -147,9 +145,7 @@ def test_a_seed_of_its_own_is_refused_beside_seeds(here: Path, capsys: pytest.Ca
     assert [path.name for path in here.iterdir()] == ["own.yaml"]
 
 
-def test_seeds_run_one_after_another_on_this_machine_and_end_with_their_table(
-    here: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_seeds_run_in_turn_on_this_machine_and_have_their_table(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert train("--seeds", "3,1-2", "--run-dir", "runs/mine", "-o", "self_play.rounds=5") == 0
     assert told(here) == ["begins 3", "ends 3", "begins 1", "ends 1", "begins 2", "ends 2"]
     for seed in (1, 2, 3):
@@ -223,9 +219,7 @@ def test_a_run_has_finished_once_it_has_all_rounds_that_are_asked_for(here: Path
     assert not is_finished(folder, three), "it is continued"
 
 
-def test_a_seed_of_another_configuration_is_refused_before_anything_starts(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_seed_of_another_configuration_is_refused_at_first(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run_folder(here / "r" / "seed-1", load_config("own.yaml", ["seed=1", "self_play.games_per_round=7"]))
     assert train("--seeds", "0-1", "--run-dir", "r", "--resume") == 2
     assert "r/seed-1: this run was started with self_play.games_per_round: 7" in capsys.readouterr().err
@@ -277,9 +271,7 @@ def test_at_least_one_run_is_started_and_no_more_than_there_are(
     assert seeds_module._most_at_once(parse_config({}), 3) == 1, "each starts a Ray on this machine"
 
 
-def test_a_dry_run_prints_the_plan_once_and_how_many_runs_and_starts_none(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_prints_one_plan_and_the_runs_and_starts_none(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train("--seeds", "0-3", "--dry-run") == 0
     output = capsys.readouterr().out
     assert output.count("plan of own") == 1
@@ -311,10 +303,7 @@ class Parent:
         )
 
     def wait_for(self, line: str) -> None:
-        deadline = time.monotonic() + 120
-        while line not in told(self.folder):
-            assert time.monotonic() < deadline, told(self.folder)
-            time.sleep(0.02)
+        wait_until(lambda: line in told(self.folder), 120, line)
 
     def output(self) -> str:
         output, _ = self.process.communicate(timeout=120)

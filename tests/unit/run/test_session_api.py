@@ -1,7 +1,5 @@
 """What a session reads of a run's folder."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

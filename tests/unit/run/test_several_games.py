@@ -1,7 +1,5 @@
 """Several games in one configuration: what is refused, and what each game gets."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

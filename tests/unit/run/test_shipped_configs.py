@@ -1,8 +1,6 @@
 """Every shipped configuration needs a model folder and nothing else. What it plans is in test_plan.py, and a run of it,
 made small, in tests/integration/test_shipped_configs.py."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The temporary folder of a Ray that is started here. Ray's own use of it is in test_ray_session.py."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path
@@ -44,9 +42,7 @@ def test_a_folder_with_a_long_path_is_replaced(
     assert f"{name}: {roomy} is too long" in caplog.text
 
 
-def test_a_short_folder_is_kept_and_a_short_one_for_ray_alone_too(
-    tmp_path: Path, roomy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_short_folder_is_kept_also_one_for_ray(tmp_path: Path, roomy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="r") as folder:
         monkeypatch.setenv("TMPDIR", folder)
         use_short_folder()

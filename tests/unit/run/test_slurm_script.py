@@ -1,7 +1,5 @@
 """docs/examples/slurm.sh with stand-ins for what it calls; tests/integration/test_slurm.py has the real programs."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

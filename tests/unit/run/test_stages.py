@@ -1,7 +1,5 @@
 """Stages and their names: made and read back, their phase, their place in a run, their title."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """What a run is doing now: the last thing that was said of it, and the notes that came meanwhile."""
 
-from __future__ import annotations
-
 import pytest
 
 from cluster.monitor.status_board import MAX_NOTES, StatusBoard

@@ -1,7 +1,5 @@
 """SIGTERM and Ctrl-C as a request to stop."""
 
-from __future__ import annotations
-
 import signal
 import threading
 

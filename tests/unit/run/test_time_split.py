@@ -1,7 +1,5 @@
 """Where an iteration's time goes: what the loop waits for, each second once."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a run measures is drawn as it was written: by TensorBoard's files, and by W&B where that is installed."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """The loop, played by a test in the place of a run's parts: what it asks for, in which order."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -202,9 +200,7 @@ def test_a_run_that_was_saved_mid_stage_measures_no_weights_before_the_stage_end
         (RunState(order=3, stage="spag-2", rounds=2, parts=4), "evaluate spag-2"),
     ],
 )
-def test_a_stream_that_was_saved_mid_round_measures_no_weights_of_other_versions(
-    state: RunState, measured: str
-) -> None:
+def test_a_stream_saved_mid_round_measures_no_weights_of_other_versions(state: RunState, measured: str) -> None:
     asked = asked_by_train(Played(STREAM, state, outcomes=[Outcome.ATTACKER_WINS] * 4))
     assert asked[:4] == ["start", "restore", "save_missing", measured]
 
@@ -222,9 +218,7 @@ def test_lost_learners_begin_again_where_the_run_was_saved() -> None:
     ("config", "refused", "lost"),
     [(ROUNDS, "imitated", "learn imitated"), (ROUNDS, "spag-1", "learn spag-1"), (STREAM, "spag-1", "learn spag-1")],
 )
-def test_a_stage_whose_model_could_not_be_written_is_not_trained_again(
-    config: dict[str, Any], refused: str, lost: str
-) -> None:
+def test_a_stage_whose_model_was_not_written_is_not_retrained(config: dict[str, Any], refused: str, lost: str) -> None:
     outcomes = [Outcome.ATTACKER_WINS] * 4
     run = Played(config, outcomes=outcomes, refused=refused)
     with pytest.raises(RunFolderError):
@@ -360,9 +354,7 @@ def test_a_stage_is_paid_by_its_phase_and_so_is_a_run_that_resumes_in_the_second
     outcomes = [Outcome.ATTACKER_WINS] * 6
     whole = Paid(config, outcomes=outcomes)
     asked_by_train(whole)
-    paid = [
-        each for number, value in ((1, 0.5), (2, 0.25), (3, 1.0)) for each in [(f"spag-{number}", value)] * per_round
-    ]
+    paid = [each for n, value in ((1, 0.5), (2, 0.25), (3, 1.0)) for each in [(f"spag-{n}", value)] * per_round]
     assert whole.paid == paid
     state = RunState(order=2, stage="spag-1", rounds=1, parts=3 if schedule == "stream" else 0)
     resumed = Paid(config, state, outcomes=outcomes)
@@ -430,9 +422,7 @@ def test_versions_without_a_decided_game_end_a_stream_with_advice() -> None:
         ({"evaluation": {"task_stages": "ends"}, "self_play": {"rounds": 0}}, ["imitated"]),
     ],
 )
-def test_tasks_are_asked_after_all_stages_or_after_the_first_and_the_last(
-    config: dict[str, Any], asked: list[str]
-) -> None:
+def test_tasks_are_asked_after_all_stages_or_the_first_and_the_last(config: dict[str, Any], asked: list[str]) -> None:
     parsed = RunConfig.model_validate({"model": "tiny", "imitation": {"enabled": True}, **config})
     stages = ("base", "imitated", "spag-1", "spag-2", "spag-3")
     assert [name for name in stages if asks_tasks(parsed, Stage.parse(name))] == asked

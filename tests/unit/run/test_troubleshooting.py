@@ -1,7 +1,5 @@
 """docs/troubleshooting.md quotes messages that exist."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -11,9 +9,7 @@ ROOT = Path(__file__).resolve().parents[3]
 FLOORS = ("spag_ray", "actors", "learners", "cluster")
 PAGE = ROOT / "docs" / "troubleshooting.md"
 # The first cell of a row, if it is one quoted text of several words; a sign such as `kl` is none.
-QUOTED = [
-    found[1] for found in re.finditer(r"^\| `([^`|]+ [^`|]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-]
+QUOTED = [m[1] for m in re.finditer(r"^\| `([^`|]+ [^`|]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)]
 
 
 @pytest.fixture(scope="module")

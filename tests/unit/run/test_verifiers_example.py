@@ -3,8 +3,6 @@
 Where the package is not installed, as in requirements/cpu.txt, tests/support/verifiers_stand_in.py takes its place.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import inspect

@@ -1,7 +1,5 @@
 """Arguments of vLLM's engine that a run passes on, and those that it may not set."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import fields
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Threads of an engine or a learner that wait for each other sleep soon."""
 
-from __future__ import annotations
-
 import os
 
 import pytest
@@ -16,9 +14,7 @@ from spag_ray.host.waiting_threads import SPINS, set_before_libraries
 @pytest.mark.parametrize(
     ("outside", "spins"), [({}, SPINS), ({"GOMP_SPINCOUNT": "9"}, "9"), ({"OMP_WAIT_POLICY": "passive"}, None)]
 )
-def test_what_the_environment_says_comes_first(
-    monkeypatch: pytest.MonkeyPatch, outside: dict[str, str], spins: str | None
-) -> None:
+def test_environment_comes_first(monkeypatch: pytest.MonkeyPatch, outside: dict[str, str], spins: str | None) -> None:
     monkeypatch.setattr(os, "environ", outside.copy())
     set_before_libraries({})
     assert os.environ.get("GOMP_SPINCOUNT") == spins

@@ -1,7 +1,5 @@
 """The files of a model's weights: those that transformers reads, and none beside them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The wheel, installed in an environment of its own and used outside the checkout: commands find what they need."""
 
-from __future__ import annotations
-
 import email
 import json
 import os
@@ -152,9 +150,7 @@ def test_a_client_watches_reports_exports_and_submits_without_torch(installed: I
     assert "torch is not installed" in installed.run("listen", "x", "--games", "games.json", code=2)
 
 
-def test_commands_without_an_engine_work_outside_the_checkout(
-    installed: Installed, tiny_model: Path, words: Path
-) -> None:
+def test_commands_without_engines_work_outside_a_checkout(installed: Installed, tiny_model: Path, words: Path) -> None:
     """Configurations, prompts and decks are found inside the package."""
 
     def run(*arguments: str, code: int = 0) -> str:

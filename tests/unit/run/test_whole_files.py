@@ -1,7 +1,5 @@
 """Files that are whole or absent: a full disk, a kill, and several writers at once."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

@@ -1,7 +1,5 @@
 """Only actors that run no model do without torch; a real one is in test_end_to_end.py."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from collections.abc import Sequence
