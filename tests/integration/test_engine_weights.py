@@ -127,7 +127,7 @@ def test_an_engine_of_a_channel_between_gpus_loads_what_the_object_store_has(
 async def broken_off(policy: VllmPolicy, folder: Path) -> None:
     """Half of a version has come."""
     await policy.begin_update(in_flight=True)
-    parts = snapshot_of(folder, 0, max_bytes=10_000).parts
+    parts: Any = snapshot_of(folder, 0, max_bytes=10_000).parts
     for bucket in parts[: len(parts) // 2]:
         with in_shared_memory(bucket) as update:
             await policy.take_update(update)
