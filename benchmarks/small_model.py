@@ -46,14 +46,14 @@ def make(config: str, out: Path, width: int = 96, layers: int = 2, steps: int = 
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from cluster.gpu_check.check import byte_level_tokenizer
+    from cluster.gpu_check.check import tokenizer_of_bytes
 
     game = game_of(load_config(config))
     if not isinstance(game, Solved):
         raise SystemExit(f"{config}: its game has no list of decisions, from which its words are taken")
     given = lessons(game)
     texts = [text for pairs in given.values() for pair in pairs for text in pair]
-    tokenizer = byte_level_tokenizer(texts, 512, END, bos_token=END)
+    tokenizer = tokenizer_of_bytes(texts, 512, END, bos_token=END)
     tokenizer.save_pretrained(out)
     torch.manual_seed(seed)
     model = LlamaForCausalLM(

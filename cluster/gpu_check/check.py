@@ -85,7 +85,7 @@ def write_random_model(folder: Path, shape: Mapping[str, Any], stored: torch.dty
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def byte_level_tokenizer(texts: Iterable[str], vocabulary_size: int, end: str, **special: str) -> Any:
+def tokenizer_of_bytes(texts: Iterable[str], vocabulary_size: int, end: str, **special: str) -> Any:
     """A BPE of the bytes of these texts, without a chat template. `special`: further tokens by transformers' names."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from cluster.gpu_check.check import GIB, SHAPES, Finding, Told, byte_level_tokenizer, model_folder, write_random_model
+from cluster.gpu_check.check import GIB, SHAPES, Finding, Told, model_folder, tokenizer_of_bytes, write_random_model
 from cluster.gpu_check.processes import cause_of_run
 
 ENGINE = ("torch", "transformers", "safetensors", "vllm", "pydantic", "msgpack", "xxhash")
@@ -209,4 +209,4 @@ def _write_tiny_chat_model(folder: Path) -> None:
     write_random_model(folder, shape, torch.bfloat16)
     files = [find_config(name, part) for name, part in (("lines", "prompts"), ("everyday", "decks"))]
     texts = [file.read_text(encoding="utf-8") for file in files]
-    byte_level_tokenizer(texts, shape["vocab_size"], "<|end|>").save_pretrained(folder)
+    tokenizer_of_bytes(texts, shape["vocab_size"], "<|end|>").save_pretrained(folder)

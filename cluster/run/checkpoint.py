@@ -168,8 +168,8 @@ class Checkpoints:
             last, reason = self.newest(), getattr(error, "strerror", None) or str(error)
             left = f"the newest complete one is {last[0].name}" if last else "there is none before it"
             raise RunFolderError(
-                f"{self._folder}: checkpoint {name} could not be written ({reason}); {left}; make room and continue "
-                "with --resume"
+                f"{self._folder}: checkpoint {name} could not be written ({reason}); {left}; "
+                "make room and continue with --resume"
             ) from error
         except BaseException:
             with contextlib.suppress(LeaseLostError):

@@ -84,7 +84,7 @@ def convert(source: Path, target: Path) -> Converted:
     except OSError as error:
         raise ModelError(f"{target} cannot be written: {error.strerror}") from error
     try:
-        _convert_tokenizer(source / "tokenizer.model", config, aside)
+        _convert_sentencepiece(source / "tokenizer.model", config, aside)
         files = _write_weights(source, config, aside)
         config.save_pretrained(aside)
         open_as_folder(aside)
@@ -191,7 +191,7 @@ def _stored_weights(source: Path) -> Iterator[tuple[str, Tensor]]:
             raise ModelError(f"{path}: its weights cannot be read: {reason}") from error
 
 
-def _convert_tokenizer(file: Path, config: Any, target: Path) -> None:
+def _convert_sentencepiece(file: Path, config: Any, target: Path) -> None:
     """Write tokenizer.json and tokenizer_config.json into `target`. The ids of `config` are those of the begin, end and
     padding tokens.
 

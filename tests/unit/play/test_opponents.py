@@ -181,7 +181,8 @@ async def test_closing_ends_a_model_that_is_being_loaded(starts: Starts) -> None
     starts.loads_for_s["spag-2"] = 60
     await ask(opponents, "spag-1")
     loading = asyncio.create_task(ask(opponents, "spag-2"))
-    await asyncio.sleep(0.1)
+    while "spag-2" not in starts.started:
+        await asyncio.sleep(0.01)
     await opponents.close()
     with pytest.raises(asyncio.CancelledError):
         await loading
