@@ -80,10 +80,13 @@ def run_seed(out: Path, seed: int, overrides: Sequence[str]) -> None:
 def tables(records: Sequence[dict[str, Any]]) -> list[str]:
     """Markdown: how games ended, what was measured of hints and hearing; all seeds together."""
     lines = [f"Seeds: {', '.join(str(each['seed']) for each in records)}.", ""]
-    lines += [f"| attacker | defender | games | {' | '.join(ENDS)} |", "|---|---|---|" + "---|" * len(ENDS)]
+    heads = ["attacker", "defender", "games", *ENDS, "right guesses, each seed"]
+    lines += [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for attacker, defender in SEATS:
         shares = [ends_of(records, attacker, defender, ends) for ends in ENDS.values()]
-        cells = [percent(found) for found in shares]
+        of_seeds = [ends_of([record], attacker, defender, ENDS["right guesses"]) for record in records]
+        each = [f"{100 * estimate(found)['value']:.0f}" for found in of_seeds]
+        cells = [*map(percent, shares), f"{' '.join(each)} %"]
         lines.append(f"| {attacker} | {defender} | {len(shares[0])} | {' | '.join(cells)} |")
     lines += ["", "| measured (benchmarks/hearing.py) | mean [95 %] | of |", "|---|---|---|"]
     for name in records[0]["heard"]:

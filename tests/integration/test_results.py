@@ -54,9 +54,10 @@ def test_the_scores_of_the_results_are_the_table_of_the_appendix() -> None:
     assert scores in RESULTS.read_text(encoding="utf-8")
 
 
-def test_the_table_of_taught_hints_and_its_headline_are_those_that_their_record_gives(tmp_path: Path) -> None:
-    shutil.copy(ROOT / "docs" / "proof-taught" / "2.json", tmp_path)
+def test_the_table_of_taught_hints_and_its_headline_are_those_that_their_records_give(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        shutil.copy(ROOT / "docs" / "proof-taught" / f"{seed}.json", tmp_path)
     printed = printed_by("benchmarks.taught", "tables", "--out", str(tmp_path))
-    assert "| taught | taught | 240 |" in printed
+    assert "| taught | taught | 480 |" in printed
     assert printed in TABLES.read_text(encoding="utf-8"), printed
     assert (tmp_path / "headline.json").read_text() == (ROOT / "docs" / "proof-taught" / "headline.json").read_text()
