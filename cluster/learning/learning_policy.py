@@ -218,11 +218,11 @@ class LearningPolicy:
         report, lost = publish(exported, engines, self._config.sync, gate)
         if not report.broken_channels:
             return report, lost
-        is_proved = self._published is not None and self._published.is_proved
-        self._published = self._export(exported.version)
-        self._published.is_proved = is_proved
+        again_exported = self._export(exported.version)
+        again_exported.is_proved = self._published is not None and self._published.is_proved
+        self._published = again_exported  # whole: engines that come meanwhile are given it
         left = [engine for engine in engines if engine not in lost]
-        again, lost_again = publish(self._published, left, self._config.sync, gate)
+        again, lost_again = publish(again_exported, left, self._config.sync, gate)
         seconds = report.seconds + again.seconds
         return replace(again, seconds=seconds, broken_channels=1), lost | lost_again
 
