@@ -1,4 +1,4 @@
-"""What does a game lose if another one is learned in the same run? configs/two_games.yaml, and each of its games alone
+"""What does a game lose if another one is trained in the same run? configs/two_games.yaml, and each of its games alone
 with as many games of its own.
 
     python -m benchmarks.two_games run --seed 1 --out runs/two        # three runs; called again, they resume

@@ -43,8 +43,8 @@ class Entry:
     `place` is the module, with which learner ranks send to the engines themselves. None: Ray keeps the buckets of a
     version (Exporter.bucket), and engines fetch them, on any machines, while the learner goes on. An engine that starts
     later loads the same buckets, and adapters travel so too; Ray's part is in cluster/learning/weight_sync.py. `way`:
-    how weights travel, in words. `gpus`: the placement in which it works,
-    with a GPU under each engine and learner rank; None if it needs none. `environment`: of the engine's process.
+    how weights travel, in words. `gpus`: the placement in which it works, with a GPU under each engine and learner
+    rank; None if it needs none. `environment`: of the engine's process.
     """
 
     place: str | None

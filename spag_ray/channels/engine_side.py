@@ -61,8 +61,8 @@ class EngineSide(WeightTransferEngine[Opening, WeightTransferUpdateInfo]):
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
         if self._is_in_session:
-            # The last version broke off. Its tensors still count as loaded for their layers, which would then be
-            # finalised before the rest of the new version has come.
+            # The last version did not arrive whole. Its tensors still count as loaded for their layers, which would
+            # then be finalised before the rest of the new version has come.
             self._finalize()
         self._is_in_session = True
         initialize_layerwise_reload(self.model)

@@ -76,8 +76,15 @@ class Evaluation:
         stderr = None if row["stderr"] is None else float(row["stderr"])
         if not math.isfinite(value) or not math.isfinite(stderr or 0.0):
             raise ValueError(f"a value or stderr of {row['task']!r} is not finite")
-        stage, task, metric = (str(row[key]) for key in ("stage", "task", "metric"))
-        return cls(stage, task, metric, value, stderr, int(row["num_samples"]), int(row["num_fewshot"]))
+        return cls(
+            stage=str(row["stage"]),
+            task=str(row["task"]),
+            metric=str(row["metric"]),
+            value=value,
+            stderr=stderr,
+            num_samples=int(row["num_samples"]),
+            num_fewshot=int(row["num_fewshot"]),
+        )
 
 
 def write_evaluations(path: Path, evaluations: Sequence[Evaluation]) -> None:

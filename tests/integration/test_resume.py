@@ -201,8 +201,8 @@ def test_a_stream_that_was_cut_learns_every_episode_once(tiny_model: Path, words
     assert len(numbers) == len(set(numbers)), "no game is lost, none is there twice"
     assert numbers[:96] == list(range(96)), "no game is lost, none is there twice"
     lags = {int(key[4:]): batches[-1][key] for key in batches[-1] if key.startswith("lag_")}
-    assert max(lags) <= 3, "counted on over both lives"
-    assert sum(lags.values()) == 96, "counted on over both lives"
+    assert max(lags) <= 3, "counted in both attempts"
+    assert sum(lags.values()) == 96, "counted in both attempts"
 
 
 @pytest.mark.long

@@ -260,7 +260,7 @@ def test_every_word_is_played_equally_often_also_when_arenas_die() -> None:
 @given(st.integers(0, 2), st.integers(1, 4), st.integers(1, 2), st.randoms(use_true_random=False))
 def test_a_stream_is_what_its_log_and_its_cursor_say(max_lag: int, per_version: int, reuse: int, random: Any) -> None:
     """It is made anew again and again, from the log as it is then and the cursor as it was last written; a learner that
-    lost versions goes back to an older cursor. Nothing is lost, nothing is learned more often than configured."""
+    lost versions goes back to an older cursor. Nothing is lost, nothing is trained on more often than configured."""
     reuse = min(reuse, max_lag + 1)
     config = StreamConfig(games_per_version=per_version, max_lag=max_lag, reuse=reuse)
     log: list[bytes] = []

@@ -1,4 +1,4 @@
-"""The weight-transfer engine that every engine has: what a reload says, and what it does after one that broke off."""
+"""The weight-transfer engine that every engine has: what a reload says, and what it does after half of one."""
 
 import logging
 from typing import Any

@@ -462,7 +462,7 @@ def test_whatever_a_log_holds_it_can_be_packed(data: st.DataObject) -> None:
 
 
 def test_nobody_elses_turns_are_rewarded_in_a_league(run: Path) -> None:
-    """Of a game against an earlier version only the learner's own turns are learned."""
+    """Of a game against an earlier version only the learner's own turns are trained on."""
     played = list(read_log(run / "episodes" / "spag-1.log"))
     won = next(episode for episode in played if episode.verdict.outcome is Outcome.ATTACKER_WINS)
     others = tuple(replace(turn, policy="past policy") if turn.role is Role.ATTACKER else turn for turn in won.turns)

@@ -1,4 +1,4 @@
-"""Averages of each role of each game: what is learned with them, and how a checkpoint keeps them."""
+"""Averages of each role of each game: what is trained with them, and how a checkpoint keeps them."""
 
 import json
 from dataclasses import asdict
