@@ -46,9 +46,10 @@ def test_seeds_are_pooled_and_a_headline_is_written(
     taught.main()
     told = capsys.readouterr().out
     assert "Seeds: 1, 2." in told
-    rows = {tuple(cells[:2]): cells for line in told.splitlines() if len(cells := line.strip("| ").split(" | ")) == 7}
+    rows = {tuple(cells[:2]): cells for line in told.splitlines() if len(cells := line.strip("| ").split(" | ")) == 8}
     assert rows["taught", "taught"][2:4] == ["8", rows["imitated", "taught"][3]]
     assert rows["taught", "taught"][3].startswith("75 % [")
+    assert rows["taught", "taught"][-1] == "50 100 %"
     assert rows["taught", "imitated"][3] == "0 % [0, 0]"
     assert rows["taught", "imitated"][5] == "100 % [100, 100]", "ties"
     assert "| 1 | 0 % [0, 0] | -4.00 [-4.00, -4.00] | -3.00 [-3.00, -3.00] |" in told
