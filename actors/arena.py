@@ -153,7 +153,7 @@ async def play_game(task: GameTask, players: Mapping[str, Player], rules: Rules)
     with Seats() as seats:
         while True:
             role = role_to_move(turns, task, rules)
-            turn = await play_turn(task, turns, role, players[task.player(role)], rules, seats)
+            turn = await play_turn(task, turns, role, player=players[task.player(role)], rules=rules, seats=seats)
             if turn is None:
                 verdict = out_of_room(role, len(turns))
                 break
@@ -197,7 +197,7 @@ async def answer(
     verdict = verdict_after(turns, task, rules) if turns else None
     if verdict is None and role_to_move(turns, task, rules) is role:
         with Seats() as seats:
-            turn = await play_turn(task, turns, role, player, rules, seats)
+            turn = await play_turn(task, turns, role, player=player, rules=rules, seats=seats)
         if turn is None:
             return list(texts), out_of_room(role, len(turns)), None
         turns.append(turn)
@@ -412,7 +412,7 @@ def _listeners_prompts(
         elif place == 0:
             prompts[place] = renderer.opening(guesser, scenario)
         ids = renderer.reply_ids(turn.text)
-        heard.append(Turn(turn.role, turn.text, prompts.get(place, ()), ids, (0.0,) * len(ids), turn.policy))
+        heard.append(Turn.unsampled(turn.role, turn.text, prompts.get(place, ()), ids, turn.policy))
     return prompts
 
 

@@ -109,12 +109,12 @@ class EndpointPolicy:
         limit = request.sampling.max_new_tokens
         if reason == "context":
             self._note_cut(request)
-            return Completion(request.request_id, (), (), 0, 0, reason)
+            return Completion.unsampled(request.request_id, (), reason)
         self._has_answered = True
         tokens = tuple(self._encode(text[: limit * MAX_CHARACTERS_PER_TOKEN]))
         if len(tokens) > limit or len(text) > limit * MAX_CHARACTERS_PER_TOKEN:
             tokens, reason = tokens[:limit], "length"
-        return Completion(request.request_id, tokens, (0.0,) * len(tokens), 0, 0, reason)
+        return Completion.unsampled(request.request_id, tokens, reason)
 
     def _note_cut(self, request: Request) -> None:
         """Raises EngineError if there has been no text yet: the turn is asked again, and the match ends after the last

@@ -42,7 +42,7 @@ async def start_engine(
     if config.kind == "vllm":
         from actors.vllm_policy import VllmPolicy
 
-        return await VllmPolicy.start(model, config, name, version, seed, channel, enters=enters)
+        return await VllmPolicy.start(model, config, name, version=version, seed=seed, channel=channel, enters=enters)
     from actors.transformers_policy import TransformersPolicy
 
     enters(LOADING)

@@ -241,9 +241,9 @@ def sampling_of(options: dict[str, Any], seed: int, tokenizer: Any) -> tuple[Sam
         temperature,
         next((int(asked[name]) for name in _LENGTHS if name in asked), MAX_NEW_TOKENS),
         top_k if temperature and top_k > 0 else None,
-        float(top_p) if temperature and top_p is not None else None,
-        seed if temperature else None,
-        tuple({*end_ids(tokenizer), *special}),
+        top_p=float(top_p) if temperature and top_p is not None else None,
+        seed=seed if temperature else None,
+        stop_token_ids=tuple({*end_ids(tokenizer), *special}),
     )
     return sampling, stops
 

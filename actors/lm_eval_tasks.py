@@ -159,7 +159,17 @@ def _rows(stage: str, task: str, found: Mapping[str, Any], num_fewshot: int) -> 
         is_alone = sum(each == metric for each, _ in keys) == 1
         name = metric if is_alone else f"{metric} ({kept_by})"
         if value is not None:
-            rows.append(Evaluation(stage, task, name, value, stderr, int(found["sample_len"]), num_fewshot))
+            rows.append(
+                Evaluation(
+                    stage,
+                    task,
+                    metric=name,
+                    value=value,
+                    stderr=stderr,
+                    num_samples=int(found["sample_len"]),
+                    num_fewshot=num_fewshot,
+                )
+            )
     return rows
 
 

@@ -80,6 +80,14 @@ class Completion:
     last_version: int
     finish_reason: str
 
+    @classmethod
+    def unsampled(
+        cls, request_id: str, token_ids: tuple[int, ...], finish_reason: str = "stop", version: int = 0
+    ) -> Completion:
+        """One whose tokens, if any, no model sampled here: as if each was certain."""
+        logprobs = (0.0,) * len(token_ids)
+        return cls(request_id, token_ids, logprobs, version, version, finish_reason=finish_reason)
+
 
 @dataclass(frozen=True)
 class Score:

@@ -37,7 +37,7 @@ class ScriptedPolicy:
         if request.view is None:
             raise EngineError("a scripted policy plays from a GameView; the request carries none")
         tokens = tuple(self._encode(self.reply(request.view, request.request_id)))
-        return Completion(request.request_id, tokens, (0.0,) * len(tokens), 0, 0, "stop")
+        return Completion.unsampled(request.request_id, tokens)
 
     def reply(self, view: GameView, request_id: str = "") -> str:
         """Its reply, a function of the game, the request's id and the seed."""

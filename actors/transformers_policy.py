@@ -50,7 +50,7 @@ class TransformersPolicy:
         sampling = request.sampling
         room = min(sampling.max_new_tokens, self._max_model_len - len(request.prompt_ids))
         if room < 1:
-            return Completion(request.request_id, (), (), self.version, self.version, "context")
+            return Completion.unsampled(request.request_id, (), "context", self.version)
         generator = torch.Generator()
         if sampling.seed is not None:
             generator.manual_seed(sampling.seed)
@@ -72,7 +72,8 @@ class TransformersPolicy:
             step = torch.tensor([[token]])
         stopped = tokens[-1] in sampling.stop_token_ids
         reason = "stop" if stopped else "length" if room == sampling.max_new_tokens else "context"
-        return Completion(request.request_id, tuple(tokens), tuple(logprobs), self.version, self.version, reason)
+        versions = (self.version, self.version)
+        return Completion(request.request_id, tuple(tokens), tuple(logprobs), *versions, finish_reason=reason)
 
     async def score(self, sequences: Pairs, temperature: float = 1.0, adapter: str | None = None) -> list[Score]:
         refuse_adapter(self.name, adapter)

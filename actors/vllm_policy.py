@@ -84,7 +84,7 @@ class VllmPolicy:
                 )
         except (ValueError, RuntimeError, OSError, ImportError) as error:
             raise EngineError(f"vLLM cannot load {model}: {reason_of(error)}") from error
-        return cls(engine, name, version, config.max_model_len, on_cpu, channel)
+        return cls(engine, name, version, max_model_len=config.max_model_len, on_cpu=on_cpu, channel=channel)
 
     @property
     def version(self) -> int:
@@ -108,8 +108,7 @@ class VllmPolicy:
         with self._adapters.use(request.adapter) as adapter:
             room = self._max_model_len - len(request.prompt_ids)
             if room < 1:
-                version = self._version_of(adapter)
-                return Completion(request.request_id, (), (), version, version, "context")
+                return Completion.unsampled(request.request_id, (), "context", self._version_of(adapter))
             params = _sampling_params(request.sampling, room)
             output, first_version = await self._run(request.request_id, request.prompt_ids, params, adapter)
         completion = output.outputs[0]
@@ -121,7 +120,8 @@ class VllmPolicy:
             reason = "context"
         # A turn keeps its adapter to the end; whole weights may change during the turn.
         tokens = tuple(completion.token_ids)
-        return Completion(request.request_id, tokens, logprobs, first_version, self._version_of(adapter), reason)
+        versions = (first_version, self._version_of(adapter))
+        return Completion(request.request_id, tokens, logprobs, *versions, finish_reason=reason)
 
     def _version_of(self, adapter: Adapter | None) -> int:
         return self._version if adapter is None else adapter.version

@@ -104,7 +104,7 @@ def _turn(renderer: Renderer, role: Role, prompt_ids: tuple[int, ...], text: str
     if thought:
         said = renderer.tokenizer.encode(thought + text, add_special_tokens=False)
         ids = (*said, renderer.end_ids[0])
-    return Turn(role, renderer.text_of(ids), prompt_ids, ids, (0.0,) * len(ids), "template")
+    return Turn.unsampled(role, renderer.text_of(ids), prompt_ids, ids, "template")
 
 
 def _told(tokenizer: Any, turns: list[Turn]) -> list[str]:

@@ -69,7 +69,7 @@ def games_of(style: str, num_games: int, model: str, deciding: bool = False) -> 
             line = rng.choice(ATTACKER_LINES if role is Role.ATTACKER else DEFENDER_LINES)
             said = renderer.reply_ids(line.format(*rng.sample(clues, 2)))
             text = renderer.text_of(said)
-            turns.append(Turn(role, text, renderer.prompt(turns, role, word), said, (0.0,) * len(said), "benchmark"))
+            turns.append(Turn.unsampled(role, text, renderer.prompt(turns, role, word), said, "benchmark"))
         claim = renderer.claim(word)
         listening = tuple(
             Sample(turn.prompt_ids + claim.opening_ids, claim.word_ids, 1.0)

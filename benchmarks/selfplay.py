@@ -90,7 +90,7 @@ def play_plain(model_folder: str, device: str, batch: int, num_games: int) -> di
             for (word, turns), tokens in zip(games, reply(games, role), strict=True):
                 num_tokens += len(tokens)
                 prompt = renderer.prompt(turns, role, word)
-                turns.append(Turn(role, renderer.text_of(tokens), prompt, tokens, (0.0,) * len(tokens), "plain"))
+                turns.append(Turn.unsampled(role, renderer.text_of(tokens), prompt, tokens, "plain"))
             games = [
                 (word, turns) for word, turns in games if judge_turn(turns[-1].text, index, word, RULES.variant) is None
             ]

@@ -239,7 +239,7 @@ def play(
     settings = load_config(config, override or []).of_game(game)
     from cluster.commands.play import run_play
 
-    run_play(settings, attacker, defender, words, out, _console())
+    run_play(settings, attacker, defender, words_file=words, out=out, console=_console())
 
 
 @app.command()
@@ -294,7 +294,7 @@ def evaluate(
     settings = load_config(config, override or [])
     from cluster.commands.evaluate import run_eval, with_tasks
 
-    settings = with_tasks(settings, model, tasks, limit, num_fewshot, allow_download)
+    settings = with_tasks(settings, model, tasks, limit=limit, num_fewshot=num_fewshot, downloads=allow_download)
     run_eval(settings, out or Path("runs") / f"eval-{datetime.datetime.now():%Y%m%d-%H%M%S}.json", _console())
 
 
@@ -427,7 +427,7 @@ def export(
     """Write a run's games as rows of tokens, log-probabilities, rewards and verdicts; see docs/data.md."""
     from cluster.commands.export import run_export
 
-    run_export(run_dir, form, rows, stage or (), out, _console())
+    run_export(run_dir, form, rows, stages=stage or (), out=out, console=_console())
 
 
 @app.command()

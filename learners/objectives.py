@@ -200,9 +200,9 @@ class _Turns(NamedTuple):
             theta,
             old,
             torch.where(has_ref, ref, old),
-            torch.where(has_sampler, sampler, old),
-            share,
-            share * has_sampler,
+            sampler=torch.where(has_sampler, sampler, old),
+            share=share,
+            sampled=share * has_sampler,
         )
 
 

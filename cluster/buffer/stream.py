@@ -366,7 +366,9 @@ class GameStream:
     def _task(self, lease: Lease) -> GameTask:
         seats = next((each for first, each in reversed(self._seats) if first <= lease.index), self._seats[0][1])
         attacker, defender = seats(lease.index)
-        return GameTask(lease.index, lease.word, STAGE, self._seed, attacker, defender, game=lease.game)
+        return GameTask(
+            lease.index, lease.word, STAGE, seed=self._seed, attacker=attacker, defender=defender, game=lease.game
+        )
 
     def _versions_of(self, game: Played) -> dict[str, int]:
         """The oldest versions that played, of the learning policies."""

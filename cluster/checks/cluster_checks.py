@@ -71,7 +71,9 @@ def cluster_checks(config: RunConfig, model: str | None, run_dir: Path) -> Itera
     if token is None:
         yield CheckResult("run folder", "fail", f"nothing can be written beside {run_dir}; choose another --run-dir")
     yield from silent
-    yield from report_checks(config, size, [node.resources for node in nodes], here, reports, run_dir)
+    yield from report_checks(
+        config, size, [node.resources for node in nodes], here=here, reports=reports, run_dir=run_dir
+    )
     yield from port_checks(config, reports)
 
 

@@ -174,7 +174,9 @@ def _source_lengths(
     for index, game in enumerate(read_games(source)):
         rules = max(len(renderer.opening(role, game["target_word"])) for role in SEATS)
         if rules + sum(_num_bytes(turn["content"]) for turn in game["history"]) > most:
-            turns = episode_from_game(game, index, "", renderer, own.rules, own.max_guesses).turns
+            turns = episode_from_game(
+                game, index, "", renderer=renderer, rules=own.rules, max_guesses=own.max_guesses
+            ).turns
             yield f"{source}: game {index}", max(len(each.prompt_ids) + each.num_tokens for each in turns)
 
 
@@ -424,7 +426,7 @@ def _check_prompts(config: RunConfig, model: str, words: Sequence[str], num_embe
         if len(turns) < 2:
             _check_ids(model, tokenizer, {*prompt, *renderer.end_ids}, num_embeddings)
             rules = max(rules, len(prompt))
-        _check_whole(config, tokenizer, renderer, prompt, game.messages(seat, said, longest), seat)
+        _check_whole(config, tokenizer, renderer, prompt=prompt, messages=game.messages(seat, said, longest), seat=seat)
         moves = [text]
         if isinstance(game, Scripted):  # any other text may end the game
             moves.append(game.scripted(seat, said, longest, random.Random(0)))
@@ -432,7 +434,7 @@ def _check_prompts(config: RunConfig, model: str, words: Sequence[str], num_embe
         if move is None or not has_turns_left(game, [*said, move], longest):
             break
         reply = renderer.reply_ids(move)
-        turns.append(Turn(SEATS[seat], move, prompt, reply, (0.0,) * len(reply), "nobody"))
+        turns.append(Turn.unsampled(SEATS[seat], move, prompt, reply, "nobody"))
     return rules, 2 * game.max_turns
 
 

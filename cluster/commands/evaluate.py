@@ -41,7 +41,7 @@ def run_eval(config: RunConfig, out: Path, console: Console) -> None:
     in_a_process(check_tasks, config, model, downloads=config.evaluation.download)
     folder = make_run_folder(folder_beside(out), config)
     words = any_words(config)
-    with placed_run(config, folder, model, words, words, {}) as run:
+    with placed_run(config, folder, model, words=words, held_out=words, cards={}) as run:
         evaluating = run.evaluate_only.remote(model, Path(model).name)
         watch_run(run, evaluating, console)
         rows = get(evaluating)

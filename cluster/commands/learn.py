@@ -48,7 +48,7 @@ def run_learn(config: RunConfig, method: str, data: Path, out: Path, console: Co
         raise InputError(f"{data}: it has no rows, so there is nothing to train on; make some with `spag-ray reward`")
     folder = make_run_folder(folder_beside(out), config)
     words = any_words(config)
-    with placed_run(config, folder, model, words, words, {}) as run:
+    with placed_run(config, folder, model, words=words, held_out=words, cards={}) as run:
         learning = run.learn_only.remote("imitation" if imitating else "self_play", games, sft, str(out))
         watch_run(run, learning, console)
         get(learning)

@@ -119,7 +119,9 @@ def _heard(
         max_turns = game["max_turns"]
         if max_turns not in renderers:
             renderers[max_turns] = taboo_renderer(template, tokenizer, max_turns)
-        episode = episode_from_game(game, number, "listen", renderers[max_turns], rules, max_guesses)
+        episode = episode_from_game(
+            game, number, "listen", renderer=renderers[max_turns], rules=rules, max_guesses=max_guesses
+        )
         turns = [turn for turn in episode.turns[: episode.verdict.length] if turn.role is Role.DEFENDER]
         if not turns:
             continue

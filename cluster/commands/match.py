@@ -83,7 +83,7 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
             check_endpoint(seat.endpoint)
     config = with_room_for_engines(config, len(match_bundles(config)))
     run_folder = make_run_folder(folder_beside(out), config)
-    with placed_run(config, run_folder, model, held_out, held_out, cards) as run:
+    with placed_run(config, run_folder, model, words=held_out, held_out=held_out, cards=cards) as run:
         matching = run.match_only.remote(entrants, wanted.against, played)
         watch_run(run, matching, console)
         matches = get(matching)

@@ -37,7 +37,7 @@ def run_play(
             in_a_process(check_model, each, model, words[each.game.full_name], False)  # nothing is trained
     config = with_room_for_engines(config, len({attacker_model, defender_model}))
     folder = make_run_folder(folder_beside(out), config)
-    with placed_run(config, folder, attacker_model, words, words, {}) as run:
+    with placed_run(config, folder, attacker_model, words=words, held_out=words, cards={}) as run:
         playing = run.play_only.remote(attacker_model, defender_model, words)
         watch_run(run, playing, console)
         games = get(playing)

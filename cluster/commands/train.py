@@ -66,7 +66,9 @@ def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease
         with _said_if_interrupted(again, console), placed_run(config, folder, *prepared, lease=lease) as run:
             training = run.train.remote()
             with notice_to_stop() as notice:
-                watch_run(run, training, console, notice, config.checkpoint.stop_within_s, log.line)
+                watch_run(
+                    run, training, console, notice=notice, stop_within_s=config.checkpoint.stop_within_s, keep=log.line
+                )
                 if notice and not ray.wait([training], timeout=0)[0]:
                     raise StopRequestedError(f"stopped mid-step; {again}")
             try:

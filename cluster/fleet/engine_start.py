@@ -66,7 +66,12 @@ class EngineStarter:
                 self.reservation.wait_for(names, handles, config.num_cpus, config.num_gpus, gives_up)
             starts = [  # vLLM's workers give the seed to numpy, which takes 32 bits
                 engine.handle.start.remote(
-                    records[0].model, config, engine.name, 0, (self.config.seed + index) % 2**32, self.config.channel
+                    records[0].model,
+                    config,
+                    engine.name,
+                    version=0,
+                    seed=(self.config.seed + index) % 2**32,
+                    channel=self.config.channel,
                 )
                 for index, engine in enumerate(engines)
             ]

@@ -74,7 +74,7 @@ class Fleet:
         self._arenas = arenas
         self._recorder = recorder
         self._restarts = restarts
-        self._starter = EngineStarter(config, folder, arenas, reservation, self.tasks, says)
+        self._starter = EngineStarter(config, folder, arenas, reservation=reservation, tasks=self.tasks, says=says)
         self.heartbeats = Heartbeats(config.supervision, self.roster.up, self.lost)
         self._ended: set[str] = set()  # pools that are no longer used
         self._num_added = 0
@@ -99,7 +99,11 @@ class Fleet:
         """Start `count` engines that play `model` in `pool`, stamped as `policy`; all are up and known to every arena
         when this returns. For `learner` and `num_adapters` see EngineRecord."""
         records = [
-            self.roster.add(EngineRecord(f"engine-{pool}-{index}", pool, policy, model, learner, num_adapters))
+            self.roster.add(
+                EngineRecord(
+                    f"engine-{pool}-{index}", pool, policy, model=model, learner=learner, num_adapters=num_adapters
+                )
+            )
             for index in range(count)
         ]
         try:

@@ -187,4 +187,6 @@ class Roster:
     def _tell(self, record: EngineRecord, before: str, seconds: float, reason: str) -> None:
         log.info("%s: %s -> %s: %s", record.name, before or "new", record.state, reason)
         state, seconds = str(record.state), round(seconds, 3)
-        self._recorder.record(EngineStateLine(record.name, record.policy, state, before, seconds, reason))
+        self._recorder.record(
+            EngineStateLine(record.name, record.policy, state, before=before, seconds=seconds, reason=reason)
+        )

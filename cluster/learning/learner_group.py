@@ -93,7 +93,7 @@ class LearnerGroup:
             self._says("loading the model")
             (master,) = self._get([self._ranks[0].meeting_place.remote()])
             started = [
-                rank.start.remote(model, config, objective, index, master, num_here)
+                rank.start.remote(model, config, objective, rank=index, master=master, num_here=num_here)
                 for index, (rank, num_here) in enumerate(zip(self._ranks, self._ranks_here, strict=True))
             ]
             loaded = self._get(started)[0]

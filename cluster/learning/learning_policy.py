@@ -61,7 +61,7 @@ class LearningPolicy:
         self._kept: tuple[str, int] | None = None
         self._is_published = False
         self._direct: DirectChannel | None = None
-        self.training = PolicyTraining(name, roles, config, folder, model, recorder)
+        self.training = PolicyTraining(name, roles, config, folder=folder, model=model, recorder=recorder)
 
     @property
     def next_version(self) -> int:
@@ -76,9 +76,9 @@ class LearningPolicy:
             self.model,
             self._config.learner,
             self._config.objective,
-            str(self._folder / "logs"),
-            f"{label}-{label_of(self._folder)}",
-            self._reservation,
+            log_folder=str(self._folder / "logs"),
+            name=f"{label}-{label_of(self._folder)}",
+            reservation=self._reservation,
             advice=lambda: memory_advice(self._config, self.model),
             says=partial(self.says, label),
         )

@@ -71,7 +71,9 @@ class PolicyTraining:
         if not num_steps:
             return  # this seat has nothing to train on: the other won every game
         learners.check([*(turn for game in games for turn in game.turns + game.listening), *sft])
-        games, stage_progress = self._begin(learners, training_stage, stage, games, num_steps, show)
+        games, stage_progress = self._begin(
+            learners, training_stage, stage, games=games, num_steps=num_steps, show=show
+        )
         batches = spread(games, training_stage.batch_games, num_steps)
         if not training_stage.spec.is_part:
             self.stage_progress = stage_progress

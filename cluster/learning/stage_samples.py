@@ -63,7 +63,9 @@ class StageSamples:
             own = self.config.game
             games = self._of_expert(
                 [
-                    episode_from_game(game, number, str(EXPERT), self.renderer, own.rules, own.max_guesses)
+                    episode_from_game(
+                        game, number, str(EXPERT), renderer=self.renderer, rules=own.rules, max_guesses=own.max_guesses
+                    )
                     for number, game in enumerate(self._without_held_out(read_games(config.source), config.source))
                 ]
             )
@@ -127,9 +129,9 @@ class StageSamples:
             "self_play",
             0,
             config.self_play.learning_rate_of(stage.round),
-            config.self_play.kl_coeff_of(stage.round, config.objective.kl_coeff),
-            config.objective.listening_coeff,
-            temperature if tempered else 1.0,
+            kl_coeff=config.self_play.kl_coeff_of(stage.round, config.objective.kl_coeff),
+            listening_coeff=config.objective.listening_coeff,
+            temperature=temperature if tempered else 1.0,
         )
         return TrainingStage(stage, spec, games, sft, config.self_play.batch_games)
 
@@ -218,7 +220,9 @@ class StageSamples:
             when = WhenToClaim(objective.claiming_words, temperature, claiming) if objective.claiming_coeff else None
             assert guesser is not None, "checked before the run (check_claims)"
             turns = objective.listening_turns
-            heard = listened_turns(episodes, renderer.claim_of, turns, longest, learning, when, guesser=guesser)
+            heard = listened_turns(
+                episodes, renderer.claim_of, turns, max_tokens=longest, learning=learning, when=when, guesser=guesser
+            )
             games = with_listening(games, heard)
         if objective.unsaid_coeff:
             of_attackers = unsaid_words(episodes, renderer.spoken, longest, learning, renderer.num_private)

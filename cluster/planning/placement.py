@@ -117,7 +117,9 @@ def actors_of(config: RunConfig) -> list[ActorSpec]:
     league = config.league
 
     def engines(name: str, count: int) -> ActorSpec:
-        return ActorSpec(name, "EngineActor", count, config.engine.num_cpus, config.engine.num_gpus, "engine")
+        return ActorSpec(
+            name, "EngineActor", count, num_cpus=config.engine.num_cpus, num_gpus=config.engine.num_gpus, kind="engine"
+        )
 
     actors = [
         ActorSpec("run", "Run", 1),
@@ -128,7 +130,7 @@ def actors_of(config: RunConfig) -> list[ActorSpec]:
     for name in policies:
         label = "learner" if name == "policy" else f"learner-{name}"
         ranks, cpus, gpus = config.learner.num_ranks, config.learner.num_cpus, config.learner.num_gpus
-        actors.append(ActorSpec(label, "LearnerActor", ranks, cpus, gpus, "learner"))
+        actors.append(ActorSpec(label, "LearnerActor", ranks, num_cpus=cpus, num_gpus=gpus, kind="learner"))
     if league.past_share:
         actors += [engines(f"engine-{name}-past", league.num_engines) for name in policies]
     if models := sum(fixed.has_engine for fixed in league.fixed):
@@ -190,7 +192,14 @@ def match_actors(config: RunConfig) -> list[ActorSpec]:
     if has_listener(config) and config.listener == str(anchor):
         names = names[:-1]  # the listener's engine, of the policy that guesses, plays it
     return [
-        ActorSpec(f"engine-{anchor}-{name}", "EngineActor", 1, engine.num_cpus, engine.num_gpus, "engine")
+        ActorSpec(
+            f"engine-{anchor}-{name}",
+            "EngineActor",
+            1,
+            num_cpus=engine.num_cpus,
+            num_gpus=engine.num_gpus,
+            kind="engine",
+        )
         for name in names
     ]
 

@@ -176,11 +176,13 @@ class ArenaActor(Actor):
             if key not in self._served:  # it holds connections, and knows whether it has answered before
                 within_s = self._turn_timeout_s
                 again = int(within_s / 8) + 8  # until the turn's time is up, after which the pool gives up
-                served = EndpointPolicy(seat.endpoint, game, renderer.reply_ids, within_s, rules.style, again)
+                served = EndpointPolicy(
+                    seat.endpoint, game, renderer.reply_ids, timeout_s=within_s, style=rules.style, max_retries=again
+                )
                 self._served[key] = served
                 pool.join(seat.endpoint.url, served)
         can_score = seat.cards is None and seat.endpoint is None
-        return Player(pool, renderer, seat.sampling, can_score, seat.adapter, seat.policy)
+        return Player(pool, renderer, seat.sampling, can_score=can_score, adapter=seat.adapter, policy=seat.policy)
 
     def _pool(self, name: str, policy: str) -> EnginePool:
         if name not in self._pools:

@@ -58,7 +58,9 @@ class EngineActor:
         set_environment(config.env)
         self._phase = IMPORTING
         try:
-            self._policy = await start_engine(model, config, name, version, seed, channel, enters=self._enters)
+            self._policy = await start_engine(
+                model, config, name, version=version, seed=seed, channel=channel, enters=self._enters
+            )
         except EngineError as error:
             told = start_fault(str(error), self._log.text(), config.num_gpus > 0)
             raise type(error)(f"{told}; the whole trace is in {self._log.path}") from error

@@ -92,7 +92,9 @@ class RunParts:
         self._loop()
         self.words = _word_stream(config, words)
         self.seating = Seating(config, self.policies, model, cards)
-        self.league = LeaguePlay(config, lease, self.policies, self.publisher, self.seating, self.recorder)
+        self.league = LeaguePlay(
+            config, lease, self.policies, publisher=self.publisher, seating=self.seating, recorder=self.recorder
+        )
         guessing = next((game.full_name for game in config.games if game.guesses), first)
         self.samples = StageSamples(
             config,
@@ -106,7 +108,9 @@ class RunParts:
         self.matches = HeldOutMatches(self.ground, lease, held_out)
         guesser = guesser_of(games[guessing]) or Role.DEFENDER
         self.frozen = FrozenOpponents(config, self.publisher, self.seating, self.matches, self.status, guesser=guesser)
-        self.collapse = CollapseWatch(config, lease.folder, self.matches, self.recorder, self.status, names)
+        self.collapse = CollapseWatch(
+            config, lease.folder, self.matches, recorder=self.recorder, status=self.status, games=names
+        )
         self.exploitability = [
             Exploitability(self.ground, name, game, renderers[name], self.policies)
             for name, game in games.items()
@@ -130,7 +134,14 @@ class RunParts:
         seats = {"policy": tuple(Role)} if config.policies == "shared" else {str(role): (role,) for role in Role}
         self.policies = [
             LearningPolicy(
-                name, roles, config, lease.folder, model, self.recorder, probe=probe, reservation=self.reservation
+                name,
+                roles,
+                config,
+                folder=lease.folder,
+                model=model,
+                recorder=self.recorder,
+                probe=probe,
+                reservation=self.reservation,
             )
             for name, roles in seats.items()
         ]
@@ -144,7 +155,15 @@ class RunParts:
         self.watch.watch("buffer", self.buffer.handle, is_restarted=True)
         self.watch.start()
         self.arenas = Arenas(config, folder, self.watch, self.restarts, rules, buffer=self.buffer.handle)
-        self.fleet = Fleet(config, folder, self.arenas, self.recorder, self.restarts, self.reservation, says=says)
+        self.fleet = Fleet(
+            config,
+            folder,
+            self.arenas,
+            recorder=self.recorder,
+            restarts=self.restarts,
+            reservation=self.reservation,
+            says=says,
+        )
         self.publisher = Publisher(config, lease, self.policies, self.fleet, self.arenas)
         self.elastic = ElasticEngines(config.engine, self.fleet, self.policies, self.status.note)
         self.drained = DrainedNodes(self.fleet, self.policies, self.control.save_soon, self.status.note)

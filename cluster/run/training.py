@@ -142,7 +142,13 @@ def stream_rounds(run: Trainer, state: RunState, sft: list[Sample], averages: Ro
                     raise
                 run.record_opponents(stage, [episode for episode in episodes if episode.number not in repeated])
                 learned = run.samples.self_play(
-                    stage, episodes, str(stage), sft, averages.baselines, averages.windows, repeated=repeated
+                    stage,
+                    episodes,
+                    str(stage),
+                    sft=sft,
+                    baselines=averages.baselines,
+                    windows=averages.windows,
+                    repeated=repeated,
                 )
                 num_undecided = 0 if learned.games else num_undecided + 1
                 if num_undecided == MAX_UNDECIDED:

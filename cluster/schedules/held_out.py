@@ -55,7 +55,7 @@ class HeldOutMatches:
         seats = {"attacker": attacker, "defender": defender}
         log = str(stage)
         opponents, scored = Opponents(config.seed), config.evaluation.could_have_known
-        episodes = play_round(self.ground, log, scenarios, seats, opponents, scored)
+        episodes = play_round(self.ground, log, scenarios, seats=seats, opponents=opponents, could_have_known=scored)
         new = []
         for game in config.games:
             own = [episode for episode in episodes if episode.game == game.full_name]

@@ -66,7 +66,7 @@ def play_round(
     ground.buffer_metrics.sample(now=True)
     for name in dict.fromkeys(episode.game for episode in episodes):
         own = [episode for episode in episodes if episode.game == name]
-        ground.recorder.record(_play_line(ground, stage, seconds, own, there, seats))
+        ground.recorder.record(_play_line(ground, stage, seconds, episodes=own, there=there, seats=seats))
     return episodes
 
 

@@ -56,4 +56,4 @@ class Seating:
             seed=None if endpoint else self.config.seed,
         )
         cards = None if endpoint else self.cards
-        return Seat(name, policy or name, sampling, self.model, cards, endpoint, script=script)
+        return Seat(name, policy or name, sampling, model=self.model, cards=cards, endpoint=endpoint, script=script)

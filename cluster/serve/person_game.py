@@ -61,7 +61,9 @@ class PersonGame:
     async def reply(self, player: Player) -> None:
         """The model's turn. Raises EngineError when it does not answer; it can be asked again."""
         with Seats() as seats:
-            turn = await play_turn(self.task, self.turns, self.person.other, player, self.rules, seats)
+            turn = await play_turn(
+                self.task, self.turns, self.person.other, player=player, rules=self.rules, seats=seats
+            )
         if turn is None:
             self.verdict = out_of_room(self.person.other, len(self.turns))
         else:

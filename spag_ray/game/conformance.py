@@ -165,7 +165,9 @@ class _Players:
                 spoken_for = f"{self._game.seats[0]}: {self._game.seats[1]}: yes"
                 for text in rng.sample([*HOSTILE, *last_line, spoken_for], 2):
                     self._try((*history, text), (*movers, seat), scenario)
-                history += (self._reply(seat, messages, history, scenario, scripted_share, rng),)
+                history += (
+                    self._reply(seat, messages, history, scenario=scenario, scripted_share=scripted_share, rng=rng),
+                )
                 movers += (seat,)
                 ruling = self._rule(seat, history, scenario)
             if ruling is None or ruling.outcome.breaker is None:

@@ -171,7 +171,7 @@ def out_of_room(role: Role, num_turns: int) -> Verdict:
     """The verdict on a game whose context was full after `num_turns` turns, or a served player's budget, so that `role`
     could not reply. No player gains, and the game is not trained on."""
     reason = f"there was no room for the {role}'s reply"
-    return Verdict(Outcome.TIED, EndReason.CONTEXT_FULL, num_turns, reason, None, None)
+    return Verdict(Outcome.TIED, EndReason.CONTEXT_FULL, num_turns, reason)
 
 
 def ruling_faults(

@@ -135,7 +135,7 @@ class Renderer:
         """A turn of `role` that came as text, after `turns`, with the prompt that this seat would have read. Nobody
         sampled its tokens, so their log-probabilities are 0."""
         ids = self.reply_ids(text)
-        return Turn(role, text, self.prompt(turns, role, scenario), ids, (0.0,) * len(ids), policy)
+        return Turn.unsampled(role, text, self.prompt(turns, role, scenario), ids, policy)
 
     def _heard(self, text: str) -> str:
         return text

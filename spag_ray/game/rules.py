@@ -112,8 +112,8 @@ class Verdict:
     end_reason: EndReason | str
     length: int
     reason: str
-    turn: int | None
-    span: tuple[int, int] | None
+    turn: int | None = None
+    span: tuple[int, int] | None = None
     payoffs: tuple[float | None, float | None] | None = None
 
 

@@ -50,6 +50,13 @@ class Turn:
         if self.forced is not None:
             check_forced(self.forced, len(self.token_ids), "a turn")
 
+    @classmethod
+    def unsampled(
+        cls, role: Role, text: str, prompt_ids: tuple[int, ...], token_ids: tuple[int, ...], policy: str
+    ) -> Turn:
+        """One whose tokens [L] nobody sampled (a script's, a file's): as if each was certain."""
+        return cls(role, text, prompt_ids, token_ids, logprobs=(0.0,) * len(token_ids), policy=policy)
+
     @property
     def num_tokens(self) -> int:
         return len(self.token_ids)

@@ -135,7 +135,7 @@ def judge(history: Sequence[tuple[str, Figures]]) -> Judgement:
                 held_against[name] = stage, figure
             is_alarm = num_outside[name] >= NUM_STAGES
             if is_alarm != was_alarm:
-                changes.append(Change(name, is_alarm, figure.value, last.low, last.high, before))
+                changes.append(Change(name, is_alarm, figure.value, low=last.low, high=last.high, before=before))
     return Judgement(tuple(changes), tuple(name for name, count in num_outside.items() if count >= NUM_STAGES))
 
 

@@ -122,7 +122,7 @@ def names_of(config: RunConfig, game: Game | None = None) -> GameNames:
         is_exhaustive, max_turns = bool(game.is_exhaustive), game.max_turns
     except Exception:  # a user's module may raise anything, and its names are no reason to show nothing
         return plain_names(name)
-    return GameNames(name, (first, second), "scenario", False, is_exhaustive, max_turns)
+    return GameNames(name, (first, second), "scenario", guesses=False, is_exhaustive=is_exhaustive, max_turns=max_turns)
 
 
 def plain_names(name: str) -> GameNames:

@@ -63,7 +63,7 @@ def game_samples(
     if objective.advantage == "spag":
         learned = _of_shares(episodes, objective, payoffs, baselines, learning, window=window, repeated=repeated)
     else:
-        learned = _estimated(episodes, objective, payoffs, baselines, learning, repeated)
+        learned = _estimated(episodes, objective, payoffs, baselines=baselines, learning=learning, repeated=repeated)
     if objective.information_gain:
         for (*_, own), added in zip(learned, gain_advantages(episodes, objective, learning), strict=True):
             for index, value in added.items():

@@ -44,7 +44,9 @@ def gains(episode: Episode) -> list[Gain]:
     told = []
     for start, end in pairwise(known):
         before, after = math.exp(known[start]), math.exp(known[end])
-        told.append(Gain(start, end, after - before, known[end] - known[start], turns[end].role, after))
+        told.append(
+            Gain(start, end, after - before, nats=known[end] - known[start], guesser=turns[end].role, known=after)
+        )
     return told
 
 

@@ -30,9 +30,7 @@ def episode_from_game(
     for said in game["history"][: 2 * max_turns]:
         role = Role(said["role"])
         tokens = renderer.reply_ids(said["content"].strip())
-        turns.append(
-            Turn(role, said["content"], renderer.prompt(turns, role, word), tokens, (0.0,) * len(tokens), "file")
-        )
+        turns.append(Turn.unsampled(role, said["content"], renderer.prompt(turns, role, word), tokens, "file"))
     return Episode(
         episode_id=f"{stage}/{number:06d}",
         number=number,

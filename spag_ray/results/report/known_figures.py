@@ -42,7 +42,9 @@ def _by_turn(transcripts: Transcripts) -> Figure:
         numbers += reached
     layout = {"xaxis": numbered("the defender's turn", numbers), "yaxis": {"ticksuffix": "%", "rangemode": "tozero"}}
     title, note = "Probability of the word for the defender", "mean over the games that reached the turn"
-    return Figure("known-by-turn", title, "; ".join(said), data, layout, note, height=260, legend=legend_of(data))
+    return Figure(
+        "known-by-turn", title, "; ".join(said), data=data, layout=layout, note=note, height=260, legend=legend_of(data)
+    )
 
 
 def _few(stages: Sequence[str]) -> list[str]:
@@ -89,7 +91,9 @@ def _calibration(tenths: Sequence[Tenth]) -> Figure:
     )
     legend = (("share that was right", "--defender"), ("as p predicts", "--muted"))
     title, note = "Claims that were right, by the word's probability", "number: claims"
-    return Figure("known-claims", title, summary, [bars, expected], layout, note, height=260, legend=legend)
+    return Figure(
+        "known-claims", title, summary, data=[bars, expected], layout=layout, note=note, height=260, legend=legend
+    )
 
 
 def known_tables(transcripts: Transcripts) -> Markup:

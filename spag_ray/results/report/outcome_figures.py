@@ -139,7 +139,9 @@ def payoff_figure(transcripts: Transcripts, game: GameNames) -> Figure | None:
     }
     legend = tuple((game.seat(role), f"--{role}") for role in Role)
     note = "games for training"
-    return Figure("payoffs", "Mean payoff of each seat", summary, data, layout, note, height=260, legend=legend)
+    return Figure(
+        "payoffs", "Mean payoff of each seat", summary, data=data, layout=layout, note=note, height=260, legend=legend
+    )
 
 
 def payoff_table(transcripts: Transcripts, game: GameNames) -> Markup:

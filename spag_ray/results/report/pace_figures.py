@@ -57,7 +57,9 @@ def _iterations(measured: Measurements) -> Figure | None:
     summary = f"Of all iterations: {shares}."
     legend = legend_of(trace for trace in data if sums[trace["name"]])
     note = "seconds of what the run waited for; in a stream engines play meanwhile"
-    return Figure("iterations", "Where an iteration's time goes", summary, data, layout, note, legend=legend)
+    return Figure(
+        "iterations", "Where an iteration's time goes", summary, data=data, layout=layout, note=note, legend=legend
+    )
 
 
 def _staleness(measured: Measurements) -> Figure | None:
@@ -74,7 +76,7 @@ def _staleness(measured: Measurements) -> Figure | None:
     mean = fmean(sum(lag * (share or 0.0) for lag, share in enumerate(row[1:])) for row in rows)
     summary = f"Episodes were {mean:.2f} versions old on average when they were trained on."
     note = "versions between play and training"
-    return Figure("staleness", "Staleness", summary, data, layout, note, legend=legend_of(data))
+    return Figure("staleness", "Staleness", summary, data=data, layout=layout, note=note, legend=legend_of(data))
 
 
 def _syncs(measured: Measurements) -> Figure | None:
@@ -91,4 +93,4 @@ def _syncs(measured: Measurements) -> Figure | None:
     summary = f"Seconds until every engine has a version: {min(seconds):.2f} to {max(seconds):.2f}."
     note = "seconds until every engine has a version"
     shown = legend if len(legend) > 1 else ()
-    return Figure("syncs", "Weights to the engines", summary, data, layout, note, legend=shown)
+    return Figure("syncs", "Weights to the engines", summary, data=data, layout=layout, note=note, legend=shown)

@@ -118,7 +118,9 @@ def _figure(chart: _Chart, measured: Measured, is_kuhn: bool) -> Figure | None:
         data.append(_level(titles, scale * _OPTIMUM["second_bluffs"][0], "the second seat at the optimum"))
     elif is_kuhn and "nash_conv" in chart.figures:
         data.append(_level(titles, _uniform()["nash_conv"], "uniform play"))
-    return Figure(chart.name, chart.title, "; ".join(said), data, layout, chart.note, legend=legend_of(data))
+    return Figure(
+        chart.name, chart.title, "; ".join(said), data=data, layout=layout, note=chart.note, legend=legend_of(data)
+    )
 
 
 def _band(low: float, high: float) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def _figure(measured: Measurements, curve: Curve, game: GameNames) -> Figure | N
     ends = [(trace["y"][0], trace["y"][-1]) for trace in data if None not in (trace["y"][0], trace["y"][-1])]
     summary = "; ".join(f"from {begin:.3g} to {end:.3g}" for begin, end in ends)
     told, shown = f"{curve.title} by step: {summary}", legend if len(legend) > 1 else ()
-    return Figure(curve.name, curve.title, told, data, layout, curve.note, legend=shown)
+    return Figure(curve.name, curve.title, told, data=data, layout=layout, note=curve.note, legend=shown)
 
 
 def _traces(measured: Measurements, curve: Curve, name: str, game: GameNames) -> list[dict[str, Any]]:

@@ -51,7 +51,7 @@ def played(renderer: Renderer, *texts: str) -> list[Turn]:
     turns: list[Turn] = []
     for text in texts:
         role, tokens = next_role(len(turns)), renderer.reply_ids(text)
-        turns.append(Turn(role, text, renderer.prompt(turns, role, DEAL), tokens, (0.0,) * len(tokens), "p"))
+        turns.append(Turn.unsampled(role, text, renderer.prompt(turns, role, DEAL), tokens, "p"))
     return turns
 
 

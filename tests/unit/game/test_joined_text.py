@@ -44,7 +44,7 @@ def played(renderer: Renderer, texts: Sequence[str], word: str = "river") -> lis
     turns: list[Turn] = []
     for text in texts:
         role, ids = next_role(len(turns)), renderer.reply_ids(text)
-        turns.append(Turn(role, text, renderer.prompt(turns, role, word), ids, (0.0,) * len(ids), "file"))
+        turns.append(Turn.unsampled(role, text, renderer.prompt(turns, role, word), ids, "file"))
     return turns
 
 

@@ -165,7 +165,7 @@ def test_a_sampled_role_mark_ends_the_reply_and_is_not_copied_on(style: str) -> 
     mark = tokenizer.convert_tokens_to_ids("<｜User｜>")
     assert mark in renderer.stop_ids
     prompt, said = renderer.prompt([], Role.ATTACKER, "river"), renderer.reply_ids("It flows")
-    usual = Turn(Role.ATTACKER, "It flows", prompt, said, (0.0,) * len(said), "p")
+    usual = Turn.unsampled(Role.ATTACKER, "It flows", prompt, said, "p")
     marked = replace(usual, token_ids=(*said[:-1], mark))
     assert renderer.text_of(marked.token_ids) == "It flows"
     turns = [usual, Turn(Role.DEFENDER, "Is it wet?", (9,), (7,), (0.0,), "p")]

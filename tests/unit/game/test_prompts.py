@@ -27,7 +27,7 @@ def tokenizer(tiny_model: Path) -> Any:
 
 def said(role: Role, text: str, renderer: Any, prompt: tuple[int, ...]) -> Turn:
     tokens = renderer.reply_ids(text)
-    return Turn(role, text, prompt, tokens, (0.0,) * len(tokens), "p")
+    return Turn.unsampled(role, text, prompt, tokens, "p")
 
 
 def played(renderer: Any, texts: list[str], word: str = "river") -> list[Turn]:

@@ -37,7 +37,7 @@ def chat(tokenizer: Any, **options: Any) -> Renderer:
 def turn_of(renderer: Renderer, turns: list[Turn], reply: str) -> Turn:
     role, ids = next_role(len(turns)), renderer.reply_ids(reply)
     prompt_ids = renderer.prompt(turns, role, "river")
-    return Turn(role, renderer.text_of(ids), prompt_ids, ids, (0.0,) * len(ids), "policy")
+    return Turn.unsampled(role, renderer.text_of(ids), prompt_ids, ids, "policy")
 
 
 @pytest.mark.parametrize("style", ["chat", "lines"])

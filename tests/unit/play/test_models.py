@@ -60,7 +60,7 @@ def test_a_generation_configs_end_ends_a_reply_and_is_not_copied(style: str, tin
     ended = (*said[:-1], 9)
     assert renderer.text_of(ended) == "big water"
     usual, other = (
-        Turn(Role.ATTACKER, "big water", renderer.prompt([], Role.ATTACKER, "river"), ids, (0.0,) * len(ids), "p")
+        Turn.unsampled(Role.ATTACKER, "big water", renderer.prompt([], Role.ATTACKER, "river"), ids, "p")
         for ids in (said, ended)
     )
     heard = Turn(Role.DEFENDER, "what ?", (5,), (5,), (0.0,), "p")

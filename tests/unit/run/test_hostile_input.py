@@ -131,7 +131,7 @@ def test_no_text_of_a_players_opens_or_ends_a_message(family: str) -> None:
         turns: list[Turn] = []
         for role, text in ((Role.ATTACKER, attacker), (Role.DEFENDER, defender)):
             ids = renderer.reply_ids(text)
-            turns.append(Turn(role, text, renderer.prompt(turns, role, "river"), ids, (0.0,) * len(ids), "p"))
+            turns.append(Turn.unsampled(role, text, renderer.prompt(turns, role, "river"), ids, "p"))
         return renderer.prompt(turns, Role.ATTACKER, "river")
 
     def framing(ids: tuple[int, ...]) -> list[int]:
@@ -150,7 +150,7 @@ def test_a_framing_token_that_a_player_samples_ends_its_reply_and_opens_nothing(
     text = renderer.reply_ids("hello there")[:-1]
 
     def turn(turns: list[Turn], role: Role, said: str, ids: tuple[int, ...]) -> Turn:
-        return Turn(role, said, renderer.prompt(turns, role, "river"), ids, (0.0,) * len(ids), "p")
+        return Turn.unsampled(role, said, renderer.prompt(turns, role, "river"), ids, "p")
 
     wanted = None
     for stop in (renderer.reply_ids("x")[-1], *renderer.stop_ids):

@@ -48,7 +48,7 @@ def judge(history: History, target_word: str, max_turns: int, rules: str = "stri
             return _verdict(ruling, index)
     _referee(rules, target_word)
     ruling = undecided(num_turns)
-    return Verdict(ruling.outcome, ruling.end_reason, num_turns, ruling.reason, None, None)
+    return Verdict(ruling.outcome, ruling.end_reason, num_turns, ruling.reason)
 
 
 def judge_turn(content: str, index: int, target_word: str, rules: str = "strict") -> Verdict | None:
@@ -61,7 +61,7 @@ def judge_turn(content: str, index: int, target_word: str, rules: str = "strict"
 
 
 def _verdict(ruling: Ruling, index: int) -> Verdict:
-    return Verdict(ruling.outcome, ruling.end_reason, index + 1, ruling.reason, index, ruling.span)
+    return Verdict(ruling.outcome, ruling.end_reason, index + 1, ruling.reason, turn=index, span=ruling.span)
 
 
 def ruling_after(texts: Sequence[str], target_word: str, rules: str, max_guesses: int = 1) -> Ruling | None:
