@@ -113,9 +113,9 @@ class Learner:
 
     def begin_stage(self, spec: StageSpec) -> None:
         """A stage is a training run of its own: fresh Adam moments, a fresh warm-up and cosine over its steps. With
-        learner.keep_moments, it keeps the moments of the stage before."""
+        learner.keep_moments, a round keeps the moments of the round before; those of imitation are of other losses."""
         self._must_be_awake("to begin a stage")
-        if not self._config.keep_moments:
+        if not self._config.keep_moments or spec.method != self._spec.method:
             self._engine.forget_moments()
         self._spec, self._num_steps_done = spec, 0
 

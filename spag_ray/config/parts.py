@@ -200,8 +200,8 @@ class LearnerConfig(Part):
     )
     keep_moments: bool = Field(
         False,
-        description="keep Adam's moments from stage to stage; else every round starts with fresh ones, as the "
-        "published code does, and its first steps are noisy",
+        description="keep Adam's moments from round to round of self-play (those of imitation are dropped); else every "
+        "round starts with fresh ones, as the published code does, and its first steps are noisy",
     )
     max_skipped_steps: int = Field(3, ge=1, description="consecutive steps without a finite gradient that end a run")
     max_grad_norm: float = Field(1.0, gt=0, description="a longer gradient is scaled to this norm")
