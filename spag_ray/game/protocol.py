@@ -304,4 +304,6 @@ def seat_to_move(game: object, history: History, scenario: str) -> int:
 
 def seats_of(game: object, history: History, scenario: str) -> list[int]:
     """[turns] The seat of each turn of `history`."""
+    if getattr(game, "to_move", None) is None:  # each turn of every game asks: in one step, not one for each turn
+        return [index % 2 for index in range(len(history))]
     return [seat_to_move(game, history[:index], scenario) for index in range(len(history))]

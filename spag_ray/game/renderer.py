@@ -14,6 +14,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from cachetools import LRUCache
 
@@ -70,6 +71,12 @@ def checked_messages(game: Game, seat: int, history: Sequence[str], scenario: st
     """The game's messages for a seat. Raises InputError unless they begin and end with the user's and alternate, and
     those of the assistant are the seat's own turns."""
     messages = list(game.messages(seat, history, scenario))
+    check_messages(game, seat, history, scenario, messages)
+    return messages
+
+
+def check_messages(game: Game, seat: int, history: Sequence[str], scenario: str, messages: list[Message]) -> None:
+    """Raises what `checked_messages` raises for these."""
     contents = [each.get("content") for each in messages]
     said = contents[1::2]
     own = [text for text, mover in zip(history, seats_of(game, history, scenario), strict=True) if mover == seat]
@@ -83,7 +90,18 @@ def checked_messages(game: Game, seat: int, history: Sequence[str], scenario: st
     if fault is not None:
         call = f"messages(seat={seat}, history of {len(history)} turns, {scenario!r})"
         raise InputError(f"{type(game).__name__}.{call}: {fault}")
-    return messages
+
+
+def _is_continued(messages: list[Message], before: Sequence[Message], said: str) -> bool:
+    """Whether these are the messages `before`, then what the seat said, then one that answers it. They need no other
+    check then: those before had theirs when they were read."""
+    reply, heard = messages[-2:]
+    return (
+        reply == {"role": "assistant", "content": said}
+        and heard.get("role") == "user"
+        and isinstance(heard.get("content"), str)
+        and messages[:-2] == list(before)
+    )
 
 
 class Renderer:
@@ -115,14 +133,15 @@ class Renderer:
         """What a seat reads before its next turn."""
         seat, texts = seat_of(role), [self._heard(turn.text) for turn in turns]
         assert seat_to_move(self.game, texts, scenario) == seat, "it is the other player's turn"
-        messages = checked_messages(self.game, seat, texts, scenario)
-        own = max((place for place, turn in enumerate(turns) if turn.role is role), default=None)
+        messages = list(self.game.messages(seat, texts, scenario))
+        own = next((place for place in range(len(turns) - 1, -1, -1) if turns[place].role is role), None)
         if own is not None and len(messages) > 1:
             before = self.game.messages(seat, texts[:own], scenario)
-            if messages[:-2] == list(before) and messages[-2]["content"] == texts[own]:
+            if _is_continued(messages, before, texts[own]):
                 longer = self._continued(self._without_thought(turns[own]), messages[-1]["content"], seat)
                 if longer is not None:
                     return longer
+        check_messages(self.game, seat, texts, scenario, messages)
         return self._rendered([each["content"] for each in messages], seat)
 
     def opening(self, role: Role, scenario: str) -> tuple[int, ...]:
@@ -186,7 +205,7 @@ class Renderer:
         start = dict.fromkeys((self._begun(self.lead + word), self._begun(self.lead + word.capitalize())))
         return Spoken(tuple(start), (self._plain(f" {word}", follows=True),))
 
-    @property
+    @cached_property
     def stop_ids(self) -> tuple[int, ...]:
         return tuple(sorted({*self.end_ids, *self._framing_ids}))
 

@@ -69,6 +69,7 @@ class ChatRenderer(Renderer):
         self.end_ids = tuple(dict.fromkeys((end, *self.end_ids)))
         self._framing_ids |= {end}
         self._begins_anew = begins_anew_after_a_mark(tokenizer)
+        self._around_heard = self._glue_after_reply()
         if self.opens_thoughts and any(thought_marks(tokenizer).values()):
             raise ModelError(
                 f"the chat template opens a thought, and {THOUGHT[1]} is a special token, which no text of a reply "
@@ -94,7 +95,7 @@ class ChatRenderer(Renderer):
         """The prompt and the reply of a turn and the other side's message, up to where the next reply begins."""
         if self.renders_anew:
             return None
-        return (*self._own(turn), self.end_ids[0], *self._after_reply(heard.strip()))
+        return self._own(turn) + self.end_ids[:1] + self._after_reply(heard.strip())
 
     def _rendered(self, contents: Sequence[str], seat: int) -> tuple[int, ...]:
         """Messages by turns of the user and the assistant, the last one the user's, up to where a reply begins."""
@@ -131,7 +132,18 @@ class ChatRenderer(Renderer):
 
     def _after_reply(self, heard: str) -> tuple[int, ...]:
         """The other side's message, from the end of a reply up to where the next one begins."""
-        return self._joined(*self._to_user, heard, *self._to_reply, begins=self._begins_anew)
+        before, opening, closing, after = self._around_heard
+        text = opening + heard + closing
+        return before + (self._plain(text, not self._begins_anew) if text else ()) + after
+
+    def _glue_after_reply(self) -> tuple[tuple[int, ...], str, str, tuple[int, ...]]:
+        """What stands around a message after a reply: the ids up to the last mark before it, the text from there, the
+        text up to the first mark after it, the ids from there. Made once: every turn needs it."""
+        last = max((place for place, part in enumerate(self._to_user) if isinstance(part, int)), default=-1)
+        first = next((place for place, part in enumerate(self._to_reply) if isinstance(part, int)), len(self._to_reply))
+        before = self._joined(*self._to_user[: last + 1], begins=self._begins_anew)
+        opening, closing = "".join(map(str, self._to_user[last + 1 :])), "".join(map(str, self._to_reply[:first]))
+        return before, opening, closing, self._joined(*self._to_reply[first:])
 
     def _check_whole(self) -> None:
         if any(holds_a_mark(self.tokenizer, text) for text in _SAMPLES):  # the pieces split it, the whole does not
@@ -166,11 +178,7 @@ class LinesRenderer(Renderer):
         self.joins_texts = len(new_line) == 1 and new_line[0] in self._line_ends
         self._new_line = new_line if self.joins_texts else self._text_ends[:1]
         self.end_ids = self._new_line
-        self._stop_ids = tuple(sorted({*self._framing_ids, *self._text_ends, *self._line_ends}))
-
-    @property
-    def stop_ids(self) -> tuple[int, ...]:
-        return self._stop_ids
+        self.stop_ids = tuple(sorted({*self._framing_ids, *self._text_ends, *self._line_ends}))
 
     @property
     def usual_ends(self) -> tuple[int, ...]:
