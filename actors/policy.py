@@ -86,7 +86,9 @@ class Completion:
     ) -> Completion:
         """One whose tokens, if any, no model sampled here: as if each was certain."""
         logprobs = (0.0,) * len(token_ids)
-        return cls(request_id, token_ids, logprobs, version, version, finish_reason=finish_reason)
+        return cls(
+            request_id, token_ids, logprobs, first_version=version, last_version=version, finish_reason=finish_reason
+        )
 
 
 @dataclass(frozen=True)

@@ -72,8 +72,14 @@ class TransformersPolicy:
             step = torch.tensor([[token]])
         stopped = tokens[-1] in sampling.stop_token_ids
         reason = "stop" if stopped else "length" if room == sampling.max_new_tokens else "context"
-        versions = (self.version, self.version)
-        return Completion(request.request_id, tuple(tokens), tuple(logprobs), *versions, finish_reason=reason)
+        return Completion(
+            request.request_id,
+            tuple(tokens),
+            tuple(logprobs),
+            first_version=self.version,
+            last_version=self.version,
+            finish_reason=reason,
+        )
 
     async def score(self, sequences: Pairs, temperature: float = 1.0, adapter: str | None = None) -> list[Score]:
         refuse_adapter(self.name, adapter)

@@ -120,8 +120,14 @@ class VllmPolicy:
             reason = "context"
         # A turn keeps its adapter to the end; whole weights may change during the turn.
         tokens = tuple(completion.token_ids)
-        versions = (first_version, self._version_of(adapter))
-        return Completion(request.request_id, tokens, logprobs, *versions, finish_reason=reason)
+        return Completion(
+            request.request_id,
+            tokens,
+            logprobs,
+            first_version=first_version,
+            last_version=self._version_of(adapter),
+            finish_reason=reason,
+        )
 
     def _version_of(self, adapter: Adapter | None) -> int:
         return self._version if adapter is None else adapter.version

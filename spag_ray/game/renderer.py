@@ -94,11 +94,11 @@ def check_messages(game: Game, seat: int, history: Sequence[str], scenario: str,
 
 def _is_continued(messages: list[Message], before: Sequence[Message], said: str) -> bool:
     """Whether these are the messages `before`, then what the seat said, then one that answers it. They need no other
-    check then: those before had theirs when they were read."""
+    check then, because those before had theirs when the seat's last turn read them."""
     reply, heard = messages[-2:]
     return (
-        reply == {"role": "assistant", "content": said}
-        and heard.get("role") == "user"
+        [reply.get("role"), heard.get("role")] == ["assistant", "user"]
+        and reply.get("content") == said
         and isinstance(heard.get("content"), str)
         and messages[:-2] == list(before)
     )

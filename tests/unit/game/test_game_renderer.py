@@ -69,6 +69,13 @@ def next_prompt(renderer: Renderer, turns: Sequence[Turn]) -> tuple[int, ...]:
     return renderer.prompt(turns, next_role(len(turns)), DEAL)
 
 
+def in_letters(renderer: Renderer, turn: Turn) -> Turn:
+    """The turn as if each letter of it had been sampled as a token of its own."""
+    letters = [token for letter in turn.text for token in renderer.tokenizer.encode(letter, add_special_tokens=False)]
+    ids = (*letters, renderer.end_ids[0])
+    return replace(turn, token_ids=ids, logprobs=(0.0,) * len(ids))
+
+
 def shown(tokenizer: Any, ids: Sequence[int], is_plain: bool = True) -> str:
     return str(tokenizer.decode(list(ids), skip_special_tokens=is_plain))
 
@@ -103,8 +110,7 @@ def test_a_seats_next_prompt_extends_its_last_by_the_ids_sampled_however_cut(sty
     """A model may cut "check" into other tokens than the tokenizer does; what it sampled is kept."""
     renderer = game_renderer(KuhnPoker(), tokenizer, style)
     turns = played(renderer, "check", "bet")
-    letters = tuple(token for letter in "check" for token in tokenizer.encode(letter, add_special_tokens=False))
-    odd = replace(turns[0], token_ids=(*letters, renderer.end_ids[0]), logprobs=(0.0,) * (len(letters) + 1))
+    odd = in_letters(renderer, turns[0])
     for first in (turns[0], odd):
         own = first.prompt_ids + first.token_ids
         assert next_prompt(renderer, [first, turns[1]])[: len(own)] == own
@@ -211,6 +217,10 @@ SHAPE, TEXT, TURNS = (
         ([USER, {"role": "assistant", "content": "bet"}, USER], TURNS),
         ([USER, OWN, USER, OWN, USER], TURNS),
         ([USER, {"role": "assistant", "content": "fold"}, USER], TURNS),
+        # These begin as the seat's last turn did.
+        ([USER, OWN, {"role": "assistant", "content": "Go on."}], SHAPE),
+        ([USER, {"role": "user", "content": "check"}, USER], SHAPE),
+        ([USER, OWN, {"role": "user"}], TEXT),
     ],
 )
 def test_messages_that_cannot_be_a_dialogue_are_refused(messages: list[Any], said: str, tokenizer: Any) -> None:
@@ -238,6 +248,19 @@ def test_earlier_turns_may_be_left_out_but_not_later_ones() -> None:
     game.kept = "first"
     with pytest.raises(InputError, match=TURNS):
         checked_messages(game, 0, ["first", "x", "last", "y"], DEAL)
+
+
+@pytest.mark.parametrize("style", ["chat", "lines"])
+def test_messages_with_names_extend_a_prompt_too(style: str, tokenizer: Any) -> None:
+    class Named(KuhnPoker):
+        def messages(self, seat: int, history: History, scenario: str) -> Sequence[Message]:
+            return [{**each, "name": "Ann"} for each in super().messages(seat, history, scenario)]
+
+    renderer = game_renderer(Named(), tokenizer, style)
+    turns = played(renderer, "check", "bet")
+    odd = in_letters(renderer, turns[0])
+    own = odd.prompt_ids + odd.token_ids
+    assert next_prompt(renderer, [odd, turns[1]])[: len(own)] == own, "as sampled, not as its text is tokenised"
 
 
 @pytest.mark.parametrize("style", STYLES)

@@ -17,6 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from learners.engine import _TAG, TrainingEngine, World
 from learners.learner import Learner
 from learners.model_folder import check_saveable, load_model, load_model_in_parts, write_model
+from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import LearnerConfig
 from spag_ray.errors import LearnerError, ModelError
 from spag_ray.families.auto import AutoConfig, AutoModelForCausalLM
@@ -184,20 +185,41 @@ def test_a_model_that_cannot_be_saved_is_refused_before_it_is_trained(tiny_model
     assert not model.generation_config.do_sample, "it says nothing of sampling"
 
 
+@pytest.mark.parametrize("is_resumed", [False, True])
 @pytest.mark.parametrize(("keep_moments", "num_forgotten"), [(False, 4), (True, 2)])
-def test_rounds_keep_adams_moments_if_they_are_told_to(keep_moments: bool, num_forgotten: int) -> None:
+def test_rounds_keep_adams_moments_if_they_are_told_to(
+    keep_moments: bool, num_forgotten: int, is_resumed: bool, tmp_path: Path
+) -> None:
     """Not those of imitation, which stepped for other losses."""
     forgotten: list[str] = []
+    saved: list[dict[str, Any]] = []
 
     class Engine:
+        is_partitioned = False
+
         def forget_moments(self) -> None:
             forgotten.append("all")
 
-    learner: Any = Learner.__new__(Learner)
-    learner._config = LearnerConfig(keep_moments=keep_moments)
-    learner._engine, learner._spec = Engine(), StageSpec("self_play", 1, 0.0, 0.1)
+        def save(self, folder: str, extra: dict[str, Any]) -> None:
+            saved.append(extra)
+
+        def load(self, folder: str) -> dict[str, Any]:
+            return saved[-1]
+
+    def started() -> Any:
+        learner: Any = Learner.__new__(Learner)
+        learner._config, learner._objective = LearnerConfig(keep_moments=keep_moments), ObjectiveConfig()
+        learner._world, learner._stage_start = World(), SimpleNamespace(is_held=False, forget=lambda: None)
+        learner._engine, learner._spec, learner._num_steps_done = Engine(), StageSpec("self_play", 1, 0.0, 0.1), 0
+        return learner
+
+    learner = started()
     for method in ("imitation", "self_play", "self_play", "self_play"):
         learner.begin_stage(StageSpec(method, 4, 1e-5, 0.1))
+        if is_resumed:
+            learner.save_state(str(tmp_path))
+            learner = started()
+            learner.load_state(str(tmp_path))
     assert len(forgotten) == num_forgotten
 
 
