@@ -89,9 +89,9 @@ async def test_a_served_player_keeps_its_connections_from_play_to_play(
     made: list[Any] = []
 
     class Counted(EndpointPolicy):
-        def __init__(self, *arguments: Any) -> None:
-            made.append(arguments)
-            super().__init__(*arguments)
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            made.append((*arguments, *named.values()))
+            super().__init__(*arguments, **named)
 
     monkeypatch.setattr(arena_actor, "EndpointPolicy", Counted)
 

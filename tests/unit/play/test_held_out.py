@@ -31,7 +31,7 @@ def test_guesses_and_traps_are_counted_in_taboo_alone(
     name: str, kinds: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     episodes = [replace(game(number, Outcome.DEFENDER_WINS), game=name) for number in range(4)]
-    monkeypatch.setattr(held_out, "play_round", lambda *_: episodes)
+    monkeypatch.setattr(held_out, "play_round", lambda *_, **__: episodes)
     config = parse_config({"game": {"name": name}, "evaluation": {"games": 4}})
     ground: Any = SimpleNamespace(config=config, folder=tmp_path, recorder=Recorder(tmp_path), version=1)
     lease: Any = SimpleNamespace(check=lambda now: None)
@@ -44,7 +44,7 @@ def test_guesses_and_traps_are_counted_in_taboo_alone(
 def test_each_of_two_games_has_its_own_scenarios_and_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Scenario] = []
 
-    def played(ground: Any, stage: str, scenarios: list[Scenario], *_: Any) -> list[Episode]:
+    def played(ground: Any, stage: str, scenarios: list[Scenario], **_: Any) -> list[Episode]:
         asked.extend(scenarios)
         outcome = {"taboo": Outcome.TIED, "kuhn": Outcome.DEFENDER_WINS}
         return [replace(game(n, outcome[str(each.game)]), game=str(each.game)) for n, each in enumerate(scenarios)]
@@ -76,7 +76,7 @@ def test_games_where_a_served_player_said_nothing_are_counted(tmp_path: Path, mo
     unsaid = [
         replace(game(n, Outcome.TIED), turns=whole.turns[:n], verdict=out_of_room(next_role(n), n)) for n in (0, 2, 3)
     ]
-    monkeypatch.setattr(held_out, "play_round", lambda *_: [whole, *unsaid])
+    monkeypatch.setattr(held_out, "play_round", lambda *_, **__: [whole, *unsaid])
     notes: list[str] = []
     config = parse_config({"evaluation": {"games": 4}})
     status = SimpleNamespace(note=notes.append)
