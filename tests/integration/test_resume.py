@@ -62,7 +62,7 @@ def steps_in(stage: str, count: int) -> Callable[[Path], bool]:
 
 @pytest.fixture(scope="module")
 def greedy(tiny_model: Path, words: Path, tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
-    """Float32, one sequence at a time, learned in game order: the same weights whenever it is run."""
+    """Float32, one sequence at a time, trained in game order: the same weights whenever it is run."""
     folder = tmp_path_factory.mktemp("greedy")
     learnable = every_words(tiny_run(tiny_model, words), {})[0]["taboo"][0]
     games = [
