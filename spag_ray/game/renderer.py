@@ -71,11 +71,11 @@ def checked_messages(game: Game, seat: int, history: Sequence[str], scenario: st
     """The game's messages for a seat. Raises InputError unless they begin and end with the user's and alternate, and
     those of the assistant are the seat's own turns."""
     messages = list(game.messages(seat, history, scenario))
-    check_messages(game, seat, history, scenario, messages)
+    _check_messages(game, seat, history, scenario, messages)
     return messages
 
 
-def check_messages(game: Game, seat: int, history: Sequence[str], scenario: str, messages: list[Message]) -> None:
+def _check_messages(game: Game, seat: int, history: Sequence[str], scenario: str, messages: list[Message]) -> None:
     """Raises what `checked_messages` raises for these."""
     contents = [each.get("content") for each in messages]
     said = contents[1::2]
@@ -141,7 +141,7 @@ class Renderer:
                 longer = self._continued(self._without_thought(turns[own]), messages[-1]["content"], seat)
                 if longer is not None:
                     return longer
-        check_messages(self.game, seat, texts, scenario, messages)
+        _check_messages(self.game, seat, texts, scenario, messages)
         return self._rendered([each["content"] for each in messages], seat)
 
     def opening(self, role: Role, scenario: str) -> tuple[int, ...]:
