@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from cluster.learning.learner_group import LearnerGroup
@@ -118,9 +119,11 @@ class PolicyTraining:
                 with self.split.phase("score"):
                     games = learners.score_reference(games, spec.temperature)
             return games, saved
-        show(f"{stage}: reference", 0, num_steps, None)
         with self.split.phase("score"):
-            games = self._scored(learners, games, training_stage)
+            games = self._scored(
+                learners, games, training_stage, tell=partial(show, f"{stage}: reference", 0, num_steps, None)
+            )
+        show(f"{stage}: learn", 0, num_steps, None)
         if begun is None or not spec.is_part or begun.name != spec.name:
             learners.begin_stage(spec)
         elif begun != spec:  # resumed, perhaps with more rounds, or in a round with another rate
@@ -177,16 +180,22 @@ class PolicyTraining:
         return is_of_start and spec.method == "self_play"
 
     def _scored(
-        self, learners: LearnerGroup, games: list[GameSample], training_stage: TrainingStage
+        self,
+        learners: LearnerGroup,
+        games: list[GameSample],
+        training_stage: TrainingStage,
+        tell: Callable[[], None],
     ) -> list[GameSample]:
         """The games with their log-probabilities under the current weights, and under those of the stage's start if
-        they differ. The first step's games need none under the current weights: the learner still has these then."""
+        they differ. The first step's games need none under the current weights: the learner still has these then.
+        `tell` is called before a pass over the games."""
         spec = training_stage.spec
         if spec.method == "imitation" and spec.kl_coeff == 0:
             return games  # nothing is compared with the previous weights
         if self._takes_engines_logprobs(spec):
             sampled = [turn.sampler_logprobs for game in games for turn in game.turns]
             return self._without_gap(with_column(games, "old_logprobs", sampled))
+        tell()
         is_part = training_stage.part and self._reference_of == training_stage.stage
         if is_part or self._compares_with_start(spec):
             games = learners.score_reference(games, spec.temperature)

@@ -85,6 +85,19 @@ def learned(
     return fake
 
 
+@pytest.mark.parametrize(("method", "reads"), [("self_play", True), ("imitation", False)])
+def test_a_reference_pass_is_shown_where_there_is_one(method: Method, reads: bool, tmp_path: Path) -> None:
+    """Imitation without a KL term compares nothing: what its first step waits for is no reference."""
+    policy = LearningPolicy("policy", tuple(Role), RunConfig(), tmp_path, "model", Recorder(tmp_path))
+    fake: Any = FakeLearners(set())
+    policy.learners = fake
+    shown: list[tuple[str, int]] = []
+    stage = TrainingStage(Stage.of_round(1), StageSpec(method, 0, 1e-6, 0.0), games(4), [], 2)
+    policy.learn(stage, lambda name, done, *_: shown.append((name.rpartition(" ")[2], done)))
+    assert bool(fake.scored) == reads
+    assert shown == [("reference", 0)] * reads + [("learn", 0), ("learn", 1), ("learn", 2)]
+
+
 def test_a_version_whose_channel_broke_takes_the_object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To those that are left, and at once to who comes in their place."""
     policy = LearningPolicy("policy", tuple(Role), RunConfig(), tmp_path, "model", Recorder(tmp_path))
