@@ -3,8 +3,8 @@
     python -m benchmarks.taught run --seed 1 --out runs/taught     # one seed; called again, it resumes
     python -m benchmarks.taught tables --out runs/taught           # of all seeds that are done: Markdown, headline.json
 
-`run` trains, plays both models against each other and themselves in both seats, and measures hints and hearing
-(benchmarks/hearing.py); it keeps a record, OUT/SEED.json. Shares are of all games of a pairing; intervals are of 95 %,
+`run` trains, plays both models against each other and themselves in both seats, and against the scripted expert, and
+measures hints and hearing (benchmarks/hearing.py); it keeps a record, OUT/SEED.json. Shares are of all games of a pairing; intervals are of 95 %,
 a bootstrap over seeds, if there are several, and their words. OUT/headline.json has
 
     right_guesses_last          share of the last stage's games against itself that a right guess ended
@@ -33,9 +33,10 @@ from spag_ray.results.matches import Match, read_matches
 from spag_ray.stages import Stage
 
 CONFIG = "configs/taught.yaml"
-IMITATED, LAST = "imitated", "taught"  # players
+IMITATED, LAST, EXPERT = "imitated", "taught", "expert"  # players
 NUM_GAMES, NUM_DIALOGUES = 240, 120  # of each pairing, of each model
 SEATS = ((LAST, LAST), (IMITATED, IMITATED), (LAST, IMITATED), (IMITATED, LAST))  # attacker, defender
+WITH_EXPERT = ((LAST, EXPERT), (IMITATED, EXPERT), (EXPERT, LAST), (EXPERT, IMITATED))
 ENDS = {
     "right guesses": (Outcome.DEFENDER_WINS,),
     "wrong guesses, traps": (Outcome.ATTACKER_WINS,),
@@ -61,12 +62,13 @@ def run_seed(out: Path, seed: int, overrides: Sequence[str]) -> None:
     config = load_config(str(run / "config.yaml"))
     last = str(Stage.of_round(config.self_play.rounds))
     matches = out / f"matches-{seed}-{last}.json"  # further rounds make other players
-    players = []
+    players: list[str] = []
     for name, stage in ((LAST, last), (IMITATED, IMITATED)):
         models = dict.fromkeys(str(model_of(run, config, stage, role)) for role in Role)  # one, or one for each seat
-        players.append(f"{name}={','.join(models)}")
-    command = ["match", str(run / "config.yaml"), "--games", str(NUM_GAMES), "--out", str(matches)]
-    called([*command, *(part for each in players for part in ("--player", each))])
+        players += ["--player", f"{name}={','.join(models)}"]
+    command = ["match", str(run / "config.yaml"), "--games", str(NUM_GAMES), "--out", str(matches), *players]
+    called(command)
+    called([*command, "--player", f"{EXPERT}=scripted", "--against", EXPERT])
     record = {
         "seed": seed,
         "seconds": seconds_of(run),
@@ -82,8 +84,10 @@ def tables(records: Sequence[dict[str, Any]]) -> list[str]:
     lines = [f"Seeds: {', '.join(str(each['seed']) for each in records)}.", ""]
     heads = ["attacker", "defender", "games", *ENDS, "right guesses, each seed"]
     lines += [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
-    for attacker, defender in SEATS:
+    for attacker, defender in SEATS + WITH_EXPERT:
         shares = [ends_of(records, attacker, defender, ends) for ends in ENDS.values()]
+        if not shares[0]:
+            continue  # records of earlier seeds have no expert
         of_seeds = [ends_of([record], attacker, defender, ENDS["right guesses"]) for record in records]
         each = [f"{100 * estimate(found)['value']:.0f}" for found in of_seeds]
         cells = [*map(percent, shares), f"{' '.join(each)} %"]

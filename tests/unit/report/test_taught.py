@@ -20,10 +20,10 @@ from tests.support.episodes import game
 WORDS = ("river", "piano", "lamp", "tiger")
 
 
-def record(seed: int, num_right: int) -> dict[str, Any]:
+def record(seed: int, num_right: int, seats: Sequence[tuple[str, str]] = taught.SEATS) -> dict[str, Any]:
     """Of four words; the last stage names so many of them, whoever gives the hints, and the imitated model none."""
     matches = []
-    for attacker, defender in taught.SEATS:
+    for attacker, defender in seats:
         right = num_right if defender == taught.LAST else 0
         ends = [Outcome.DEFENDER_WINS] * right + [Outcome.TIED] * (len(WORDS) - right)
         games = [[word, str(end), 8] for word, end in zip(WORDS, ends, strict=True)]
@@ -52,6 +52,7 @@ def test_seeds_are_pooled_and_a_headline_is_written(
     assert rows["taught", "taught"][-1] == "50 100 %"
     assert rows["taught", "imitated"][3] == "0 % [0, 0]"
     assert rows["taught", "imitated"][5] == "100 % [100, 100]", "ties"
+    assert ("expert", "taught") not in rows
     assert "| 1 | 0 % [0, 0] | -4.00 [-4.00, -4.00] | -3.00 [-3.00, -3.00] |" in told
     assert "| 2 | 100 % [100, 100] | -3.00 [-3.00, -3.00] | -1.00 [-1.00, -1.00] |" in told
     found = json.loads((tmp_path / "headline.json").read_text())
@@ -61,6 +62,14 @@ def test_seeds_are_pooled_and_a_headline_is_written(
     assert found["right_guesses_as_attacker"] == {"value": 0.0, "low": 0.0, "high": 0.0}
     assert found["right_guesses_as_defender"]["value"] == 0.75
     assert "as defender with imitated, minus imitated with itself: +75 points" in told
+
+
+def test_games_with_the_expert_are_rows_where_they_were_played() -> None:
+    lines = taught.tables([record(1, 3, taught.SEATS + taught.WITH_EXPERT)])
+    rows = {tuple(cells[:2]): cells for line in lines if len(cells := line.strip("| ").split(" | ")) == 8}
+    assert rows["expert", "taught"][2:4] == ["4", "75 % [25, 100]"]
+    assert rows["imitated", "expert"][3] == "0 % [0, 0]"
+    assert list(rows)[1:] == list(taught.SEATS + taught.WITH_EXPERT)
 
 
 def test_seeds_that_differ_widen_an_interval() -> None:
@@ -93,6 +102,7 @@ def test_a_seed_is_trained_played_and_measured(tmp_path: Path, monkeypatch: pyte
     assert asked[0] == [taught.CONFIG, str(run), "seed=7", "self_play.rounds=3"]
     assert asked[1][:2] == ["match", str(run / "config.yaml")]
     assert f"taught={run / 'models' / 'spag-3'}" in asked[1]
+    assert asked[2] == [*asked[1], "--player", "expert=scripted", "--against", "expert"]
     kept = json.loads((tmp_path / "7.json").read_text())
     assert kept["heard"] == {"spag-3": [["river", 120.0, True]]}
     assert kept["matches"] == record(7, 2)["matches"]
