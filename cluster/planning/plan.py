@@ -117,11 +117,10 @@ def make_schedule(config: RunConfig) -> Schedule:
     versions, steps = self_play.rounds, self_play.rounds * -(-most // self_play.batch_games)
     permits = None
     if config.schedule == "stream":
-        per_version = config.stream.games_per_version
-        versions = games // per_version
-        steps = versions * max(1, per_version // self_play.batch_games)
-        fresh = -(-per_version // config.stream.reuse)  # the others were trained on before
-        games, permits = versions * fresh, (config.stream.max_lag + 1) * fresh
+        stream = config.stream
+        versions = games // stream.games_per_version
+        steps = versions * max(1, stream.games_per_version // self_play.batch_games)
+        games, permits = versions * stream.fresh_games, (stream.max_lag + 1) * stream.fresh_games
     num_later = int(imitation.enabled) + self_play.rounds + 2 * has_last_match(config)
     of_base = config.evaluation.base_games or config.evaluation.games
     of_itself = of_base * bool(config.evaluation.games) + num_later * config.evaluation.games
@@ -145,9 +144,11 @@ def make_disk(config: RunConfig, size: ModelSize) -> tuple[Part, ...]:
     parts = []
     if config.checkpoint.enabled:
         one, arithmetic = checkpoint_bytes(config, size)
-        kept = config.checkpoint.keep_last + 1
-        told = f"{times}({config.checkpoint.keep_last} kept + 1 being written) x ({arithmetic})"
-        parts.append(Part("checkpoints", policies * one * kept, told))
+        kept = config.checkpoint.keep_last
+        if (max_gib := config.checkpoint.max_gib) is not None:  # the newest one stays, however large
+            kept = min(kept, max(1, int(max_gib * GIB) // (policies * one)))
+        told = f"{times}({kept} kept + 1 being written) x ({arithmetic})"
+        parts.append(Part("checkpoints", policies * one * (kept + 1), told))
     stages = int(config.imitation.enabled) + config.self_play.rounds
     parts.append(Part("models", stages * model, f"{stages} stages x {times}{model / policies / GIB:.1f} GiB"))
     if config.league.past_share:

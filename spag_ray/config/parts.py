@@ -355,6 +355,11 @@ class StreamConfig(Part):
         512, ge=1, description="number of recent decided games from which role weights are computed"
     )
 
+    @property
+    def fresh_games(self) -> int:
+        """Of a version: the others were trained on before."""
+        return -(-self.games_per_version // self.reuse)
+
     @model_validator(mode="after")
     def _check(self) -> StreamConfig:
         if self.reuse > self.max_lag + 1:

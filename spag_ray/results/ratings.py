@@ -16,6 +16,7 @@ from typing import Any
 from spag_ray.game.rules import Outcome, Role
 
 PULL = 0.1  # of ratings to 0, in choix's rates
+SEATS = tuple(map(str, Role))
 _ENDS = (
     (Outcome.ATTACKER_WINS,),
     (Outcome.DEFENDER_WINS,),
@@ -123,13 +124,18 @@ class WinMatrix:
 
     @classmethod
     def from_json(cls, rows: Iterable[Mapping[str, Any]]) -> WinMatrix:
-        """The inverse of `as_json`."""
+        """The inverse of `as_json`. Raises KeyError, TypeError or ValueError for a malformed row."""
         matrix = cls()
         for row in rows:
             pair = row["attacker"], row["defender"]
-            counts = {Outcome(name): n for name, n in row.items() if name not in ("attacker", "defender", "margin")}
-            matrix._outcomes[pair] = Counter(counts)
-            matrix._margins[pair] = row["margin"] if "margin" in row else _margin(matrix._outcomes[pair])
+            outcomes = Counter({Outcome(name): n for name, n in row.items() if name not in (*SEATS, "margin")})
+            counts = [type(count) is int and count >= 0 for count in outcomes.values()]
+            if not all(counts) or not all(isinstance(name, str) for name in pair):
+                raise ValueError(f"it has names or counts that are none: {row}")
+            margin = row["margin"] if "margin" in row else _margin(outcomes)
+            if not math.isfinite(margin):
+                raise ValueError(f"a margin is {margin}")
+            matrix._outcomes[pair], matrix._margins[pair] = outcomes, margin
         return matrix
 
     def as_json(self) -> list[dict[str, Any]]:

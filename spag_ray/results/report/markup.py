@@ -82,8 +82,8 @@ def _piece(name: str, *values: object) -> Markup:
 
 
 def in_words(count: float) -> str:
-    for size, name in ((1e9, "G"), (1e6, "M")):
-        if count >= size:
+    for least, size, name in ((999.5e6, 1e9, "G"), (1e6, 1e6, "M")):  # 999.5 M has three digits as 1 G alone
+        if count >= least:
             return f"{count / size:.3g} {name}"
     return f"{count:,.0f}"
 

@@ -159,6 +159,9 @@ def test_checkpoints_count_one_more_than_are_kept_and_both_policies(tiny_model: 
     plan = make_plan(parse_config(config))
     assert plan.size is not None
     assert plan.disk[0].num_bytes == 2 * 3 * 14 * plan.size.num_parameters
+    one_gib = 2 * 14 * plan.size.num_parameters / 2**30
+    budget = make_plan(parse_config({**config, "checkpoint": {"keep_last": 10, "max_gib": 3.5 * one_gib}}))
+    assert budget.disk[0].num_bytes == 2 * 4 * 14 * plan.size.num_parameters, "three fit, and one is being written"
     small = make_plan(parse_config({**config, "checkpoint": {"max_gib": 1e-4}}))
     assert any("checkpoint.max_gib" in fault for fault in plan_faults(small))
 

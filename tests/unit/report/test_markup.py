@@ -40,3 +40,4 @@ def test_a_duration_is_said_in_two_units(seconds: float, said: str) -> None:
 
 def test_large_numbers_are_short() -> None:
     assert (in_words(999_999), in_words(1_500_000), in_words(2e9)) == ("999,999", "1.5 M", "2 G")
+    assert (in_words(999_400_000), in_words(999_600_000)) == ("999 M", "1 G")

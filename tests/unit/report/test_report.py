@@ -149,6 +149,15 @@ def test_damaged_files_are_said_and_the_rest_is_shown(run: Path, content: str) -
     assert len(page.games()) == 120
 
 
+@pytest.mark.parametrize(
+    "row",
+    [{"attacker wins": "x"}, {"attacker wins": -1}, {"tied game": float("nan")}, {"margin": "z"}, {"attacker": 1}],
+)
+def test_a_league_of_rows_that_are_none_is_said(run: Path, row: dict[str, Any]) -> None:
+    (run / "league.json").write_text(json.dumps({"games": [{"attacker": "a", "defender": "b", "margin": 0.0, **row}]}))
+    assert "league.json cannot be read" in page_of(run).text
+
+
 def test_a_log_with_a_torn_tail_and_damage_within_shows_what_is_whole(run: Path) -> None:
     path = run / "episodes" / "spag-1.log"
     data = bytearray(path.read_bytes())
@@ -341,9 +350,10 @@ def test_a_page_says_how_much_of_the_plan_ran(
 
 def test_of_a_stream_the_page_counts_games(run: Path, tmp_path: Path, tiny_model: Path, words: Path) -> None:
     config = stream_run(tiny_model, words, 4)
+    config = config.model_copy(update={"stream": config.stream.model_copy(update={"reuse": 2})})
     make_run_folder(tmp_path / "run", config)
     write_log(tmp_path / "run", "stream", list(read_log(run / "episodes" / "spag-1.log"))[:7])
-    planned = config.self_play.rounds * config.self_play.games_per_round
+    planned = config.self_play.rounds * config.self_play.games_per_round // 2  # each is trained on twice
     assert f"plays itself: 7 of {planned} games, play and training at the same time" in page_of(tmp_path / "run").text
 
 
