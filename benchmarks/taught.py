@@ -4,8 +4,8 @@
     python -m benchmarks.taught tables --out runs/taught           # of all seeds that are done: Markdown, headline.json
 
 `run` trains, plays both models against each other and themselves in both seats, and against the scripted expert, and
-measures hints and hearing (benchmarks/hearing.py); it keeps a record, OUT/SEED.json. Shares are of all games of a pairing; intervals are of 95 %,
-a bootstrap over seeds, if there are several, and their words. OUT/headline.json has
+measures hints and hearing (benchmarks/hearing.py); it keeps a record, OUT/SEED.json. Shares are of all games of a
+pairing; intervals are of 95 %, a bootstrap over seeds, if there are several, and their words. OUT/headline.json has
 
     right_guesses_last          share of the last stage's games against itself that a right guess ended
     right_guesses_as_attacker   of its games with the imitated model as defender, minus imitated against itself

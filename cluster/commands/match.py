@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,12 +22,22 @@ from cluster.planning.placement import with_room_for_engines
 from cluster.runtime.output_files import folder_beside
 from cluster.runtime.ray_session import get
 from cluster.runtime.run_folder import make_run_folder
-from cluster.schedules.tournament import Entrant, check_entrants, check_scripts, entrants_of_run
+from cluster.schedules.tournament import (
+    Entrant,
+    check_entrants,
+    check_models,
+    check_scripts,
+    entrants_of_run,
+    models_of,
+    pairings,
+)
 from spag_ray.config.run import RunConfig
+from spag_ray.errors import InputError, SpagError
+from spag_ray.games.of_config import Scenarios
 from spag_ray.games.taboo.decks import load_deck
 from spag_ray.results.could_have_known import read_held_out
-from spag_ray.results.game_names import names_by_game
-from spag_ray.results.matches import change_matches, of_game, others, read_matches
+from spag_ray.results.game_names import NamesByGame, names_by_game
+from spag_ray.results.matches import Match, change_matches, of_game, others, read_matches
 from spag_ray.results.payoffs_told import cooperative_note
 from spag_ray.results.report.files import read_files
 
@@ -48,6 +59,31 @@ def _config_of(folder: Path) -> RunConfig | None:
     return read_files(folder).config if (folder / "config.yaml").is_file() else None
 
 
+def check_unseen(trained: RunConfig | None, held_out: Scenarios, folder: Path | None) -> None:
+    """Raises InputError if the run whose results these become was trained on some of these scenarios."""
+    try:
+        seen, unseen = ({}, {}) if trained is None else every_words(trained, cards_of(trained))
+    except SpagError:  # its words or its game are not here any more
+        return
+    for game, own in held_out.items():
+        if known := {*seen.get(game, ())} & {*own} - {*unseen.get(game, ())}:
+            raise InputError(
+                f"{folder} was trained on {len(known)} of the {len({*own})} scenarios of {game}, such as {min(known)}, "
+                f"and its matches are of held-out ones: play with {folder}/config.yaml, or give another --out"
+            )
+
+
+def kept_line(kept: Sequence[Match], num_games: int, held_out: Scenarios) -> str:
+    """What is said of matches that are not played, because they were before."""
+    others = [
+        each
+        for each in kept
+        if len(each.games) != num_games or not {game.scenario for game in each.games} <= {*held_out[each.game]}
+    ]
+    told = f"; {len(others)} of them had other words, or not {num_games} games: for these give another --out"
+    return f"{len(kept)} matches are not played again{told if others else ''}"
+
+
 def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
     """`spag-ray match`: every attacker against every defender on the held-out words, with ratings and comparisons."""
     usual = (
@@ -56,7 +92,7 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
         else Path("runs") / f"match-{datetime.datetime.now():%Y%m%d-%H%M%S}.json"
     )
     out = wanted.out or usual
-    entrants = [Entrant.parse(text) for text in wanted.players]
+    entrants = guests = [Entrant.parse(text) for text in wanted.players]
     trained = None if wanted.stages is None else _config_of(wanted.stages)
     if wanted.stages is not None:
         entrants = entrants_of_run(wanted.stages, (trained or config).model) + entrants
@@ -66,11 +102,17 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
     folders = list(dict.fromkeys(seat.folder for seat in in_seats if seat.folder))
     check_imports(config, trains=False, has_engines=bool(folders))
     played = read_matches(out) if out.exists() else []
+    check_models(played, guests, out)
     is_scripted = any(seat.folder is None and seat.endpoint is None for seat in in_seats)
     words = config.words
     cards = load_deck(words.cards_from, words.max_difficulty) if is_scripted else cards_of(config)
     held_out = words_of_file(config, wanted.words) if wanted.words else every_words(config, cards)[1]
     check_words(config, held_out)
+    if out == usual:
+        check_unseen(trained, held_out, wanted.stages)
+    pairs = set(pairings([entrant.name for entrant in entrants], wanted.against))
+    if kept := [each for each in played if (each.attacker, each.defender) in pairs and each.game in held_out]:
+        say(console, f"{out}: {kept_line(kept, config.evaluation.games, held_out)}")
     model = folders[0] if folders else resolve_model(config.model)
     if config.plays_in_turn:
         for folder in folders:
@@ -88,17 +130,29 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
         watch_run(run, matching, console)
         matches = get(matching)
     before = {match.key for match in played}
-    new = [match for match in matches if match.key not in before]
+    new = [replace(match, models=models_of(guests, match)) for match in matches if match.key not in before]
     change_matches(out, lambda found: others(found, new) + new)  # a live run may have added its own matches
     names = [entrant.name for entrant in entrants]
     games = names_by_game(config)
+    _print_matches(matches, names, games, console, trained=trained, against=wanted.against)
+    for table in guess_tables(read_held_out(run_folder / "metrics.jsonl"), games):
+        console.print(table)
+    say(console, f"matches: {out}   games: {run_folder}/episodes")
+
+
+def _print_matches(
+    matches: Sequence[Match],
+    names: Sequence[str],
+    games: NamesByGame,
+    console: Console,
+    *,
+    trained: RunConfig | None,
+    against: str | None,
+) -> None:
     for game, its in games.items():
         met = of_game(matches, game)
         for table in match_tables(met, names, its):
             console.print(table)
         note = cooperative_note(trained.of_game(game)) if trained and game in trained.game_names else None
-        for line in filter(None, (note, *comparison_lines(met, names, wanted.against, its))):
+        for line in filter(None, (note, *comparison_lines(met, names, against, its))):
             say(console, line)
-    for table in guess_tables(read_held_out(run_folder / "metrics.jsonl"), games):
-        console.print(table)
-    say(console, f"matches: {out}   games: {run_folder}/episodes")

@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from actors.endpoint_policy import Endpoint
@@ -22,13 +23,13 @@ from cluster.schedules.seating import Seating
 from cluster.types import Seat
 from spag_ray.config.opponents import SCRIPTED, is_url, script_of, url_fault
 from spag_ray.config.run import RunConfig
-from spag_ray.errors import ConfigError, meant
+from spag_ray.errors import ConfigError, InputError, meant
 from spag_ray.game.rules import Role
 from spag_ray.games.of_config import check_strategies, game_of
 from spag_ray.results.matches import Match
 from spag_ray.results.saved_models import saved_models
 from spag_ray.stages import BASE, PLAYER_NAME, Stage, order_of
-from spag_ray.weights.weight_files import is_safetensors
+from spag_ray.weights.weight_files import fingerprint, is_safetensors
 
 # Keys of a model's config.json that describe its origin, not its shape.
 _NOT_SHAPE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache")
@@ -50,6 +51,15 @@ class Entrant:
     def in_seats(self) -> tuple[Entrant, Entrant]:
         """Who it is as attacker, and as defender."""
         return self, self.defender or self
+
+    @cached_property
+    def identity(self) -> str:
+        """What tells it from another player: of a folder the weights, wherever they are."""
+        if self.folder is not None:
+            return fingerprint(Path(self.folder))
+        if self.endpoint is not None:
+            return f"{self.endpoint.url}#{self.endpoint.model}"
+        return f"{SCRIPTED}:{self.script}".removesuffix(":")
 
     @classmethod
     def parse(cls, text: str) -> Entrant:
@@ -103,6 +113,27 @@ def check_entrants(entrants: Sequence[Entrant], against: str | None) -> None:
     if against is not None and against not in names:
         told = f"--against {against}: no player of this name; there are {', '.join(names)}"
         raise ConfigError(told + meant(against, names))
+
+
+def models_of(guests: Sequence[Entrant], match: Match) -> tuple[str | None, str | None]:
+    """What the two players of a match are, if they are `guests`."""
+    by_name = {guest.name: guest.in_seats for guest in guests}
+    names = match.attacker, match.defender
+    attacker, defender = (by_name[name][seat].identity if name in by_name else None for seat, name in enumerate(names))
+    return attacker, defender
+
+
+def check_models(played: Sequence[Match], guests: Sequence[Entrant], out: Path) -> None:
+    """Raises InputError if a match that would not be played again had other models under the names of these guests."""
+    for match in played:
+        for name, then, now in zip(
+            (match.attacker, match.defender), match.models, models_of(guests, match), strict=True
+        ):
+            if None not in (then, now) and then != now:
+                raise InputError(
+                    f"{out}: {name} was another model in the match of {match.attacker} against {match.defender}, which "
+                    "is not played again; give the player another name, or another --out"
+                )
 
 
 def check_scripts(config: RunConfig, entrants: Sequence[Entrant]) -> None:

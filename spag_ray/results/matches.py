@@ -35,12 +35,14 @@ class Game:
 @dataclass(frozen=True)
 class Match:
     """Games of one attacker against one defender, in the order of their words. A stage that plays against itself has
-    its name in both seats. `game`: which one was played, by its full name."""
+    its name in both seats. `game`: which one was played, by its full name. `models`: what tells the two from others of
+    their names; None for a run's own stages."""
 
     attacker: str
     defender: str
     games: tuple[Game, ...]
     game: str = TABOO
+    models: tuple[str | None, str | None] = (None, None)
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -63,13 +65,17 @@ class Match:
     def as_json(self) -> dict[str, Any]:
         """`games` are rows of word, outcome and number of turns."""
         games = [[game.scenario, str(game.outcome), game.num_turns] for game in self.games]
-        return {"game": self.game, "attacker": self.attacker, "defender": self.defender, "games": games}
+        row = {"game": self.game, "attacker": self.attacker, "defender": self.defender, "games": games}
+        return {**row, "models": list(self.models)} if any(self.models) else row
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Match:
         """The inverse of `as_json`. Raises KeyError, TypeError or ValueError for a malformed row."""
         games = (Game(str(word), Outcome(outcome), int(length)) for word, outcome, length in row["games"])
-        return cls(str(row["attacker"]), str(row["defender"]), tuple(games), str(row["game"]))
+        attacker, defender = (None if each is None else str(each) for each in row.get("models", (None, None)))
+        return cls(
+            str(row["attacker"]), str(row["defender"]), tuple(games), str(row["game"]), models=(attacker, defender)
+        )
 
 
 def write_matches(path: Path, matches: Sequence[Match]) -> None:

@@ -5,6 +5,7 @@ import itertools
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,12 +14,22 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
+from cluster.commands.match import kept_line
 from cluster.monitor.tables import comparison_lines, head_to_head_lines, match_tables, outcome_table
 from cluster.schedules.seating import Seating
-from cluster.schedules.tournament import Entrant, Tournament, check_entrants, entrants_of_run, pairings, shape_of
+from cluster.schedules.tournament import (
+    Entrant,
+    Tournament,
+    check_entrants,
+    check_models,
+    entrants_of_run,
+    models_of,
+    pairings,
+    shape_of,
+)
 from cluster.types import Seat
 from spag_ray.config.loading import parse_config
-from spag_ray.errors import ConfigError, ModelError
+from spag_ray.errors import ConfigError, InputError, ModelError
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.results.game_names import GameNames
@@ -48,6 +59,29 @@ def test_a_player_is_a_folder_an_endpoint_or_the_expert(tiny_model: Path) -> Non
     both = Entrant.parse(f"both={tiny_model}, scripted")
     assert both.in_seats == (both, Entrant("both"))
     assert both.folder == str(tiny_model)
+
+
+def test_a_name_that_was_another_model_is_refused(tiny_model: Path, other_tiny_model: Path, tmp_path: Path) -> None:
+    """A match that is in the file is not played again: its result would be printed as that of the new model."""
+    moved = shutil.copytree(tiny_model, tmp_path / "moved")
+    old, expert = Entrant.parse(f"new={tiny_model}"), Entrant.parse("expert=scripted")
+    match = Match("new", "expert", (), models=("", ""))
+    played = [replace(match, models=models_of([old, expert], match)), Match("spag-1", "new", ())]
+    assert [Match.from_json(json.loads(json.dumps(each.as_json()))) for each in played] == played
+    check_models(played, [old, expert], tmp_path)
+    check_models(played, [Entrant.parse(f"new={moved}"), expert], tmp_path)
+    for other in (f"new={other_tiny_model}", "expert=scripted:cfr"):
+        with pytest.raises(InputError, match=f"{other.partition('=')[0]} was another model in the match of new"):
+            check_models(played, [Entrant.parse(other)], tmp_path)
+    check_models(played[1:], [Entrant.parse(f"new={other_tiny_model}")], tmp_path)  # of a file from before: not known
+
+
+def test_what_was_played_before_is_told() -> None:
+    games = (Game("river", Outcome.TIED, 8), Game("piano", Outcome.TIED, 8))
+    kept = [Match("a", "b", games), Match("b", "a", games)]
+    assert kept_line(kept, 2, {"taboo": ["river", "piano"]}) == "2 matches are not played again"
+    assert "; 2 of them had other words, or not 4 games: " in kept_line(kept, 4, {"taboo": ["river", "piano"]})
+    assert "; 2 of them" in kept_line(kept, 2, {"taboo": ["river"]})
 
 
 def test_players_have_names_of_their_own() -> None:

@@ -341,6 +341,20 @@ def test_the_base_of_a_runs_stages_is_the_runs(
     assert found == [str(other_tiny_model)]
 
 
+def test_a_runs_matches_are_not_of_words_that_it_was_trained_on(
+    run: Any, tiny_model: Path, words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its report, its model cards and `compare` take what is in its matches.json for results on held-out words."""
+    monkeypatch.setattr("cluster.commands.match.entrants_of_run", lambda *_: [Entrant("spag-1", str(tiny_model))])
+    monkeypatch.setattr("cluster.commands.match.make_run_folder", lambda folder, _: refuse(folder))
+    settings = {"model": str(tiny_model), "words": {"source": str(words), "num_held_out": 2}, "seed": 3}
+    make_run_folder(tmp_path / "run", parse_config(settings))
+    match = ("match", "quickstart", "--stages", "run", *tiny(tiny_model, words, "engine.max_model_len=512"))
+    assert run(*match).startswith("spag-ray: run was trained on 2 of the 2 scenarios of taboo, such as ")
+    assert run(*match, "-o", "seed=3").startswith("spag-ray: run/matches.json.run")
+    assert run(*match, "--out", "apart.json").startswith("spag-ray: apart.json.run")
+
+
 def test_a_runs_own_configuration_is_not_overridden(run: Any, tiny_model: Path, tmp_path: Path) -> None:
     make_run_folder(tmp_path / "run", parse_config({"model": str(tiny_model)}))
     for more in (("--config", "kuhn"), ("-o", "seed=3")):
