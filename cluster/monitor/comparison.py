@@ -7,6 +7,7 @@ two configurations.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import sys
@@ -25,8 +26,10 @@ from spag_ray.errors import InputError, meant
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.lines import ExploitabilityLine, HeldOutLine, Line, PlayLine, StepLine, StreamLine
 from spag_ray.results.matches import Match, read_matches
+from spag_ray.results.standings import by_situation
 from spag_ray.results.metric_lines import MetricLines
 from spag_ray.results.pauses import Clock
+from spag_ray.results.standings import score
 from spag_ray.stages import Stage, StageKind, order_of
 
 _SHARES = {
@@ -86,8 +89,8 @@ def _of_matches(matches: Sequence[Match]) -> dict[str, float]:
     figures = {}
     others = {each for match in matches for each in (match.attacker, match.defender)} - {newest}
     for other in sorted(others, key=order_of):
-        if scores := _scores(matches, newest, other):
-            figures[f"score against {other}"] = fmean(scores.values())
+        with contextlib.suppress(InputError):  # they have not met in both seats
+            figures[f"score against {other}"] = score([matches], newest, other).value
     itself = next((match for match in matches if match.attacker == match.defender == newest), None)
     if itself is not None and itself.games:
         for name, outcomes in _SHARES.items():
@@ -205,15 +208,11 @@ def _newest_of(matches: Sequence[Match]) -> str | None:
 
 def _scores(matches: Sequence[Match], player: str, other: str) -> dict[str, float]:
     """{scenario: the player's mean score against `other`}, over both seats; of scenarios that it played in both."""
-    by_role: dict[Role, dict[str, list[float]]] = {role: defaultdict(list) for role in Role}
-    for match in matches:
-        pairs = {Role.ATTACKER: (match.attacker, match.defender), Role.DEFENDER: (match.defender, match.attacker)}
-        for role, pair in pairs.items():
-            if pair == (player, other):
-                for game in match.games:
-                    by_role[role][game.scenario].append(game.outcome.score(role))
-    first, second = by_role.values()
-    return {word: (fmean(first[word]) + fmean(second[word])) / 2 for word in first.keys() & second.keys()}
+    found = by_situation(matches, player, rival=other)
+    first, second = (
+        {word: fmean(own) for (word, seat, them), own in found.items() if (seat, them) == (role, "")} for role in Role
+    )
+    return {word: (first[word] + second[word]) / 2 for word in first.keys() & second.keys()}
 
 
 def _lines(folder: Path) -> list[tuple[float, Line]]:

@@ -15,13 +15,21 @@ from spag_ray.results.evaluations import PAPER_METRICS, PAPER_SCORES, Evaluation
 from spag_ray.results.game_names import GameNames, NamesByGame
 from spag_ray.results.lines import HeldOutLine
 from spag_ray.results.matches import Match
-from spag_ray.results.ratings import wilson_interval
-from spag_ray.results.standings import MIN_WORDS, better, largest_group, ratings, score, turns_to_win
+from spag_ray.results.standings import (
+    MIN_WORDS,
+    better,
+    largest_group,
+    outcome_cells,
+    ratings,
+    score,
+    share,
+    turns_to_win,
+)
 from spag_ray.stages import Stage, order_of
 
 
 def outcome_table(matches: Sequence[Match], game: GameNames) -> Table:
-    """Outcomes by stage: per cent of games with 95% Wilson intervals; fits 80 columns."""
+    """Outcomes by stage: per cent of games with 95% intervals over words; fits 80 columns."""
     breaches = (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH)
     seats = _seats(game)
     columns: tuple[tuple[str, tuple[Outcome, ...]], ...] = (
@@ -34,12 +42,7 @@ def outcome_table(matches: Sequence[Match], game: GameNames) -> Table:
     title = f"{game.held_out}: % of games won by each seat, rule violations, ties [95% interval]"
     table = table_of(title, [" v ".join(seats.values())], [heading for heading, _ in columns])
     for match in matches:
-        games = len(match.games)
-        cells = []
-        for _, outcomes in columns:
-            count = sum(match.outcomes[outcome] for outcome in outcomes)
-            low, high = wilson_interval(count, games)
-            cells.append(f"{100 * count / games:.0f} [{100 * low:.0f},{100 * high:.0f}]")
+        cells = (cell.replace(", ", ",") for cell in outcome_cells(match, [outcomes for _, outcomes in columns]))
         same = match.attacker == match.defender
         table.add_row(match.attacker if same else f"{match.attacker} v {match.defender}", *cells)
     return table
@@ -121,14 +124,14 @@ def _win_table(matches: Sequence[Match], names: Sequence[str], game: GameNames) 
         cells = []
         for defender in names:
             match = by_pair.get((attacker, defender))
-            cells.append("" if match is None else _share(match.score(Role.ATTACKER), len(match.games)))
+            cells.append("" if match is None or not match.games else _attackers_score(match))
         table.add_row(attacker, *cells)
     return table
 
 
-def _share(share: float, games: int) -> str:
-    low, high = wilson_interval(share * games, games)
-    return f"{100 * share:.0f} [{100 * low:.0f},{100 * high:.0f}] {games}"
+def _attackers_score(match: Match) -> str:
+    found = share(match, lambda outcome: outcome.score(Role.ATTACKER))
+    return f"{100 * found.value:.0f} [{100 * found.low:.0f},{100 * found.high:.0f}] {len(match.games)}"
 
 
 def _player_table(matches: Sequence[Match], names: Sequence[str], game: GameNames) -> Table:

@@ -24,10 +24,9 @@ from spag_ray.results.lines import ExploitabilityLine
 from spag_ray.results.matches import Match
 from spag_ray.results.metric_lines import MetricLines
 from spag_ray.results.payoffs_told import cooperative_note
-from spag_ray.results.ratings import outcome_cells
 from spag_ray.results.report.files import RunFiles, read_files
 from spag_ray.results.saved_models import CARD, saved_models
-from spag_ray.results.standings import score
+from spag_ray.results.standings import outcome_cells, score
 from spag_ray.stages import Stage, StageKind
 
 MARK = "<!-- Written by spag_ray, again and again during a run. Without this line it leaves the file alone. -->"
@@ -181,7 +180,7 @@ def _match_table(matches: Sequence[Match], game: GameNames) -> str:
     lines = []
     for match in matches:
         cells = [f"{_cell(match.attacker)} v {_cell(match.defender)}", str(len(match.games))]
-        lines.append(f"| {' | '.join(cells + outcome_cells(match.outcomes))} |")
+        lines.append(f"| {' | '.join(cells + outcome_cells(match))} |")
     return f"{game.held_out}; per cent of games [95 % interval].\n\n{_table(head, lines)}"
 
 

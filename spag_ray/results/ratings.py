@@ -17,12 +17,6 @@ from spag_ray.game.rules import Outcome, Role
 
 PULL = 0.1  # of ratings to 0, in choix's rates
 SEATS = tuple(map(str, Role))
-_ENDS = (
-    (Outcome.ATTACKER_WINS,),
-    (Outcome.DEFENDER_WINS,),
-    (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH),
-    (Outcome.TIED,),
-)
 
 
 def wilson_interval(successes: float, trials: float) -> tuple[float, float]:
@@ -40,17 +34,6 @@ def mean_score(outcomes: Mapping[Outcome, int], role: Role) -> float:
     """The seat's score: (wins + the other's breaches + half the ties) / games; 0.5 without games."""
     games = sum(outcomes.values())
     return sum(outcome.score(role) * count for outcome, count in outcomes.items()) / games if games else 0.5
-
-
-def outcome_cells(outcomes: Mapping[Outcome, int]) -> list[str]:
-    """Each seat's wins, breaches and ties in per cent of games, with 95% intervals; "-" without games."""
-    games = sum(outcomes.values())
-    cells = []
-    for kinds in _ENDS:
-        count = sum(outcomes.get(outcome, 0) for outcome in kinds)
-        low, high = wilson_interval(count, games)
-        cells.append(f"{100 * count / games:.0f} [{100 * low:.0f}, {100 * high:.0f}]" if games else "-")
-    return cells
 
 
 def _margin(outcomes: Mapping[Outcome, int]) -> float:

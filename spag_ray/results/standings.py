@@ -18,7 +18,7 @@ True
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
@@ -37,6 +37,12 @@ MIN_WORDS = 5  # with fewer, no interval holds
 SMALLEST_ERROR = 1e-9  # below it all words have the same score, which says nothing: then games count as independent
 ELO_PER_NAT = 400 / math.log(10)
 SEATS = tuple(Role)
+ENDS = (
+    (Outcome.ATTACKER_WINS,),
+    (Outcome.DEFENDER_WINS,),
+    (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH),
+    (Outcome.TIED,),
+)
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,21 @@ def score(
     return Estimate(value, float(low), float(high))
 
 
+def share(match: Match, points: Callable[[Outcome], float]) -> Estimate:
+    """The mean of `points`, from 0 to 1, over the games of a match. There has to be one."""
+    tally = _by_word((game.scenario, 0, points(game.outcome)) for game in match.games)
+    return Estimate(float(_mean_score(tally.sum(axis=0))), *_score_interval(tally))
+
+
+def outcome_cells(match: Match, kinds: Sequence[Sequence[Outcome]] = ENDS) -> list[str]:
+    """How often the match ended in each of these, in per cent of its games, with 95% intervals over words; "-" without
+    games."""
+    if not match.games:
+        return ["-"] * len(kinds)
+    found = [share(match, lambda outcome, kind=kind: float(outcome in kind)) for kind in kinds]
+    return [f"{100 * each.value:.0f} [{100 * each.low:.0f}, {100 * each.high:.0f}]" for each in found]
+
+
 def _score_interval(tally: NDArray[np.float64]) -> tuple[float, float]:
     """The 95% interval of the mean score in `tally`: Wilson's, for as many games as would be as informative if no two
     were on the same word (N. Dean and M. Pagano, 2015). (0, 1) with fewer than MIN_WORDS words."""
@@ -112,18 +133,25 @@ def _tally(
     matches: Iterable[Match], player: str, other: str, breach_free: bool, roles: Sequence[Role]
 ) -> NDArray[np.float64]:
     """[words, roles, 2]: the player's points and games against `other`."""
-    words: dict[str, NDArray[np.float64]] = {}
+    found = []
     for match in matches:
         for place, role in enumerate(roles):
             ours, theirs = (match.attacker, match.defender)[:: 1 if role is Role.ATTACKER else -1]
-            if (ours, theirs) != (player, other):
-                continue
-            for game in match.games:
-                if breach_free and game.outcome.breaker is not None:
-                    continue
-                cell = words.setdefault(game.scenario, np.zeros((len(roles), 2)))
-                cell[place] += (game.outcome.score(role), 1)
-    return np.array(list(words.values())) if words else np.zeros((1, len(roles), 2))
+            if (ours, theirs) == (player, other):
+                found += [
+                    (game.scenario, place, game.outcome.score(role))
+                    for game in match.games
+                    if not (breach_free and game.outcome.breaker is not None)
+                ]
+    return _by_word(found, len(roles))
+
+
+def _by_word(games: Iterable[tuple[str, int, float]], num_roles: int = 1) -> NDArray[np.float64]:
+    """(word, place of the role, points) of each game -> [words, roles, 2]: points and games."""
+    words: dict[str, NDArray[np.float64]] = {}
+    for word, place, points in games:
+        words.setdefault(word, np.zeros((num_roles, 2)))[place] += (points, 1)
+    return np.array(list(words.values())) if words else np.zeros((1, num_roles, 2))
 
 
 def _mean_score(sums: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
@@ -254,7 +282,7 @@ def better(matches: Sequence[Match], player: str, other: str, seed: int = 0) -> 
     """
     from scipy.stats import permutation_test
 
-    ours, theirs = _by_situation(matches, player, other), _by_situation(matches, other, player)
+    ours, theirs = by_situation(matches, player, other), by_situation(matches, other, player)
     both = ours.keys() & theirs.keys()
     words = sorted({word for word, _, _ in both})
     if not words or player == other:
@@ -278,7 +306,7 @@ def better(matches: Sequence[Match], player: str, other: str, seed: int = 0) -> 
     return Comparison(float(found.pvalue), len(words))
 
 
-def _by_situation(matches: Iterable[Match], player: str, rival: str) -> dict[tuple[str, Role, str], list[float]]:
+def by_situation(matches: Iterable[Match], player: str, rival: str) -> dict[tuple[str, Role, str], list[float]]:
     """{(word, seat, opponent): the player's scores}. The rival is "" as an opponent, so that both players' keys match
     when they met each other."""
     scores: dict[tuple[str, Role, str], list[float]] = {}

@@ -13,11 +13,10 @@ from spag_ray.game.rules import Role
 from spag_ray.results.evaluations import PAPER_METRICS, PAPER_SCORES, Evaluation, scale_of, score_text
 from spag_ray.results.game_names import GameNames
 from spag_ray.results.matches import Match
-from spag_ray.results.ratings import outcome_cells
 from spag_ray.results.report.files import RunFiles
 from spag_ray.results.report.markup import NOTHING, block, facts, folded, paragraph, table
 from spag_ray.results.report.measurements import Measurements
-from spag_ray.results.standings import MIN_WORDS, Estimate, largest_group, ratings
+from spag_ray.results.standings import MIN_WORDS, Estimate, largest_group, outcome_cells, ratings
 from spag_ray.stages import Stage, order_of
 
 
@@ -27,7 +26,7 @@ def match_table(matches: Sequence[Match], game: GameNames) -> Markup:
     for match in matches:
         same = match.attacker == match.defender
         name = match.attacker if same else f"{match.attacker} v {match.defender}"
-        rows.append([name, *outcome_cells(match.outcomes), str(len(match.games))])
+        rows.append([name, *outcome_cells(match), str(len(match.games))])
     caption = f"{game.held_out}: % of games, 95% interval"
     wins = (f"{seat} wins" for seat in game.seats)
     return table(caption, (" v ".join(game.seats), *wins, "breach", "tie", "games"), rows)

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from spag_ray.errors import InputError
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.lines import HeldOutLine, HeldOutReport, PlayLine, StepLine, StepReport
 from spag_ray.results.matches import Game, Match, read_matches, write_matches
+from spag_ray.results.standings import score
 from tests.support.kuhn_runs import make_kuhn_run, make_two_games_run
 from tests.support.report_runs import streamed
 
@@ -72,6 +74,18 @@ def test_a_runs_figures_are_those_of_its_newest_stage(two: tuple[Path, Path]) ->
     assert found["entropy of the last stage"] == 1.5
     assert "kl of the last stage" not in found, "it was not measured"
     assert (found["games of self-play"], found["hours"]) == (30, 1.0)
+
+
+def test_a_score_is_that_of_the_report_where_words_were_not_played_equally_often(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run", {"river": (2, 2), "cat": (0, 0)})
+    more = [
+        replace(match, games=match.games + match.games[:1] * 3)  # river five times, cat twice
+        for match in read_matches(folder / "matches.json")
+        if match.attacker != match.defender
+    ]
+    write_matches(folder / "matches.json", more)
+    told = figures_of(folder)["score against imitated"]
+    assert told == score([more], "spag-2", "imitated").value == 5 / 7
 
 
 def test_exact_figures_of_a_solved_game_are_among_them(tmp_path: Path) -> None:

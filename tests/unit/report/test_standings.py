@@ -13,7 +13,7 @@ from spag_ray.errors import InputError
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results import standings
 from spag_ray.results.matches import Game, Match, others, read_matches, write_matches
-from spag_ray.results.standings import better, elo, players, ratings, score, turns_to_win
+from spag_ray.results.standings import better, elo, outcome_cells, players, ratings, score, share, turns_to_win
 
 
 @pytest.fixture
@@ -65,6 +65,19 @@ def test_a_breach_counts_for_the_other_and_can_be_left_out() -> None:
     matches = [Match("new", "old", games)]
     assert score([matches], "new", "old", roles=[Role.ATTACKER]).value == pytest.approx(1.5 / 3)
     assert score([matches], "new", "old", breach_free=True, roles=[Role.ATTACKER]).value == pytest.approx(0.5 / 2)
+
+
+def test_shares_of_a_match_are_as_sure_as_its_words_are_many() -> None:
+    """Games on one word end alike: 200 games on 20 words are not 200 independent games."""
+    ends = [Outcome.ATTACKER_WINS, Outcome.TIED]
+    few = Match("a", "b", tuple(Game(f"w{number % 20}", ends[number % 20 % 2], 4) for number in range(200)))
+    many = Match("a", "b", tuple(Game(f"w{number}", ends[number % 2], 4) for number in range(200)))
+    assert outcome_cells(few) == ["50 [28, 72]", "0 [0, 18]", "0 [0, 18]", "50 [28, 72]"]
+    assert outcome_cells(many)[0] == "50 [43, 57]"
+    assert outcome_cells(Match("a", "b", ())) == ["-"] * 4
+    found = share(few, lambda outcome: outcome.score(Role.ATTACKER))
+    both = [few, Match("b", "a", few.games)]
+    assert (found.value, found.low) == (0.75, pytest.approx(score([both], "a", "b", roles=[Role.ATTACKER]).low))
 
 
 def test_who_did_not_meet_in_both_seats_has_no_score_over_both() -> None:
