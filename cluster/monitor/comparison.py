@@ -26,10 +26,9 @@ from spag_ray.errors import InputError, meant
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.lines import ExploitabilityLine, HeldOutLine, Line, PlayLine, StepLine, StreamLine
 from spag_ray.results.matches import Match, read_matches
-from spag_ray.results.standings import by_situation
 from spag_ray.results.metric_lines import MetricLines
 from spag_ray.results.pauses import Clock
-from spag_ray.results.standings import score
+from spag_ray.results.standings import by_situation, score
 from spag_ray.stages import Stage, StageKind, order_of
 
 _SHARES = {

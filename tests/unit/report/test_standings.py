@@ -248,14 +248,14 @@ def test_turns_to_win_are_those_of_games_that_the_seat_won() -> None:
 def test_elo_is_how_much_better_a_stage_is_than_the_first_that_games_connect_it_with() -> None:
     stages = ["imitated", "spag-1", "spag-2"]
 
-    def exactly(attacker: str, defender: str, share: float) -> Match:
-        wins = round(share * len(WORDS))
+    def exactly(attacker: str, defender: str, won: float) -> Match:
+        wins = round(won * len(WORDS))
         outcomes = [Outcome.ATTACKER_WINS] * wins + [Outcome.DEFENDER_WINS] * (len(WORDS) - wins)
         return Match(attacker, defender, tuple(Game(word, each, 4) for word, each in zip(WORDS, outcomes, strict=True)))
 
     matches = [exactly(stage, stage, 0.5) for stage in stages]
-    for newer, share in (("spag-1", 0.6), ("spag-2", 0.8)):
-        matches += [exactly(newer, "imitated", share), exactly("imitated", newer, 1 - share)]
+    for newer, won in (("spag-1", 0.6), ("spag-2", 0.8)):
+        matches += [exactly(newer, "imitated", won), exactly("imitated", newer, 1 - won)]
     found = {stage: elo(matches, stage) for stage in stages[1:]}
     values = {}
     for stage, each in found.items():
