@@ -8,11 +8,12 @@ True
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict, TypeAdapter
 
 from spag_ray.errors import InputError
 from spag_ray.host.whole_files import write_atomically
@@ -58,6 +59,7 @@ class Evaluation:
     """One metric of one task for one stage. `value` is the harness's value (a share for accuracies). `stderr` is None
     if the harness gives none, for example with a single sample."""
 
+    __pydantic_config__: ClassVar = ConfigDict(allow_inf_nan=False)
     stage: str
     task: str
     metric: str
@@ -71,20 +73,11 @@ class Evaluation:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Evaluation:
-        """The inverse of `as_json`. Raises KeyError, TypeError or ValueError for a malformed row."""
-        value = float(row["value"])
-        stderr = None if row["stderr"] is None else float(row["stderr"])
-        if not math.isfinite(value) or not math.isfinite(stderr or 0.0):
-            raise ValueError(f"a value or stderr of {row['task']!r} is not finite")
-        return cls(
-            stage=str(row["stage"]),
-            task=str(row["task"]),
-            metric=str(row["metric"]),
-            value=value,
-            stderr=stderr,
-            num_samples=int(row["num_samples"]),
-            num_fewshot=int(row["num_fewshot"]),
-        )
+        """The inverse of `as_json`. Raises ValueError for a malformed row."""
+        return _ROW.validate_python(row)
+
+
+_ROW = TypeAdapter(Evaluation)
 
 
 def write_evaluations(path: Path, evaluations: Sequence[Evaluation]) -> None:
