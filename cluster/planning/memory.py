@@ -128,8 +128,7 @@ def engine_memory(config: RunConfig, size: ModelSize, holds_past: bool = False) 
     engine = config.engine
     width, gpus = bytes_of(engine.dtype), engine.tensor_parallel_size
     on_gpu = engine.num_gpus > 0
-    over = f" / {gpus} GPUs" if gpus > 1 else ""
-    weights = Part("weights", size.num_parameters * width // gpus, f"{width} B x {short(size.num_parameters)}{over}")
+    weights = _engine_weights(config, size)
     held = _adapters(config, size, config.league.num_past if holds_past else 2)
     num_held = sum(part.num_bytes for part in held)
     if engine.kind != "vllm":  # it computes each prompt anew
@@ -144,13 +143,28 @@ def engine_memory(config: RunConfig, size: ModelSize, holds_past: bool = False) 
     else:
         cache = Part("KV cache", int(engine.kv_cache_gib * GIB), "engine.kv_cache_gib")
         budget = weights.num_bytes + num_held + cache.num_bytes
-    per_token = size.kv_bytes_per_token(width)
+    per_token = size.kv_bytes_per_token(1 if str(engine.vllm.get("kv_cache_dtype")).startswith("fp8") else width)
+    if engine.vllm.get("quantization", "fp8") != "fp8":
+        per_token = None  # nothing is known of these weights, so nothing of what is left beside them
     divided = gpus if size.shape is None else min(gpus, kv_heads(size.shape))  # fewer heads than GPUs are copied
     tokens = None if per_token is None else cache.num_bytes * divided // per_token
     host = []
     if on_gpu and config.placement == "colocated":
         host.append(Part("asleep, while the learner trains", weights.num_bytes, "weights; the KV cache is dropped"))
     return EngineMemory(Memory((weights, *held, cache), tuple(host)), budget, tokens)
+
+
+def _engine_weights(config: RunConfig, size: ModelSize) -> Part:
+    """Quantised to fp8, linear layers take a byte a weight; the embeddings and the output layer stay as they are."""
+    engine = config.engine
+    width, gpus = bytes_of(engine.dtype), engine.tensor_parallel_size
+    over = f" / {gpus} GPUs" if gpus > 1 else ""
+    if engine.vllm.get("quantization") != "fp8" or size.shape is None:
+        return Part("weights", size.num_parameters * width // gpus, f"{width} B x {short(size.num_parameters)}{over}")
+    whole = num_embeddings(size.shape)
+    linear = size.num_parameters - whole
+    told = f"(1 B x {short(linear)} + {width} B x {short(whole)}){over}"
+    return Part("weights", (linear + width * whole) // gpus, told)
 
 
 def _adapters(config: RunConfig, size: ModelSize, num_held: int) -> list[Part]:

@@ -7,6 +7,7 @@ import pytest
 from cluster.gpu_check.check import SHAPES
 from cluster.planning.memory import (
     GIB,
+    EngineMemory,
     Memory,
     adapter_bytes,
     block_bytes_per_token,
@@ -195,6 +196,22 @@ def test_an_engine_has_its_share_of_the_card_and_the_rest_is_cache() -> None:
     assert parts_of(split.memory)["weights"] == 2 * P // 4
     unknown = engine_memory(config_of(), ModelSize(P, "test"))
     assert unknown.kv_tokens is None
+
+
+def test_an_engine_of_fewer_bits_has_more_cache() -> None:
+    def planned(**vllm: str) -> EngineMemory:
+        return engine_memory(
+            config_of(cluster={"gpu_gib": 80}, engine={"gpu_memory_utilization": 0.5, "vllm": vllm}), SIZE
+        )
+
+    whole, halved = planned(), planned(quantization="fp8")
+    embeddings = 2 * LLAMA_2_7B.vocab_size * LLAMA_2_7B.hidden_size
+    assert parts_of(halved.memory)["weights"] == P + embeddings
+    assert whole.kv_tokens is not None
+    assert halved.kv_tokens is not None
+    assert halved.kv_tokens > whole.kv_tokens
+    assert planned(kv_cache_dtype="fp8_e5m2").kv_tokens == pytest.approx(2 * whole.kv_tokens, abs=1)
+    assert planned(quantization="awq").kv_tokens is None, "not known, so nothing is refused because of it"
 
 
 def test_heads_that_are_copied_make_no_more_room() -> None:
