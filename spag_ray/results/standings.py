@@ -1,8 +1,8 @@
 """Which player is better, and how certain this is: scores, ratings and a paired test, with intervals, from matches.
 
 Games on the same word are not independent, so intervals are over words, not games: Student's t for as many words as
-there are, because a bootstrap of few words gives intervals that are too narrow. With several seeds, seeds are resampled
-first and then words within each.
+there are, because a bootstrap of few words gives intervals that are too narrow. With several seeds they are Student's t
+over seeds, for the same reason, and at least as wide as over the words of all.
 
 >>> from spag_ray.results.matches import Game
 >>> easy = [Game(f"word{n}", Outcome.ATTACKER_WINS, 4) for n in range(20)]
@@ -69,12 +69,7 @@ def players(matches: Iterable[Match]) -> list[str]:
 
 
 def score(
-    runs: Sequence[Sequence[Match]],
-    player: str,
-    other: str,
-    breach_free: bool = False,
-    roles: Sequence[Role] = SEATS,
-    seed: int = 0,
+    runs: Sequence[Sequence[Match]], player: str, other: str, breach_free: bool = False, roles: Sequence[Role] = SEATS
 ) -> Estimate:
     """The mean over `roles` of the player's score against `other` in that seat (docs/matches.md).
 
@@ -84,19 +79,15 @@ def score(
     tallies = [_tally(matches, player, other, breach_free, roles) for matches in runs]
     if not tallies or any((tally[..., 1].sum(axis=0) == 0).any() for tally in tallies):
         raise InputError(f"{player} and {other} have not met in every seat that is needed")
-    value = float(np.mean([_mean_score(tally.sum(axis=0)) for tally in tallies]))
+    by_seed = np.array([_mean_score(tally.sum(axis=0)) for tally in tallies])
+    value = float(by_seed.mean())
     if len(tallies) == 1:
         return Estimate(value, *_score_interval(tallies[0]))
     if any(_num_words(tally[..., 1].sum(axis=1)) < MIN_WORDS for tally in tallies):
         return Estimate(value, 0.0, 1.0)
-    random = np.random.default_rng(seed)
-    # [seed, draw]: the score for each draw of words of each seed. Draws of seeds then select from these.
-    by_seed = np.stack([_redrawn(tally, random) for tally in tallies])
-    seeds = random.integers(len(tallies), size=(len(tallies), NUM_DRAWS))
-    # If a seed is drawn twice, its words are drawn independently each time, so each place takes another draw.
-    draws = random.integers(NUM_DRAWS, size=(len(tallies), NUM_DRAWS))
-    low, high = np.nanquantile(by_seed[seeds, draws].mean(axis=0), [0.025, 0.975])
-    return Estimate(value, float(low), float(high))
+    half = float(_student(np.array(len(tallies))) * by_seed.std(ddof=1)) / math.sqrt(len(tallies))
+    low, high = _score_interval(np.concatenate(tallies))  # few seeds may agree by chance: no surer than their words
+    return Estimate(value, max(0.0, min(low, value - half)), min(1.0, max(high, value + half)))
 
 
 def share(match: Match, points: Callable[[Outcome], float]) -> Estimate:
@@ -158,12 +149,6 @@ def _mean_score(sums: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     """[..., roles, 2] points and games -> [...] the mean over roles of points per game; nan where a role has none."""
     with np.errstate(invalid="ignore"):
         return (sums[..., 0] / sums[..., 1]).mean(axis=-1)
-
-
-def _redrawn(tally: NDArray[np.float64], random: np.random.Generator) -> NDArray[np.float64]:
-    """[draws]: the mean score over the same number of words, drawn with replacement."""
-    counts = random.multinomial(len(tally), np.full(len(tally), 1 / len(tally)), size=NUM_DRAWS)
-    return _mean_score(np.tensordot(counts, tally, axes=1))
 
 
 def largest_group(matches: Sequence[Match]) -> list[Match]:

@@ -90,7 +90,7 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
     held = 0
     for seed in range(60):
         run = [match("new", "old", 0.8, seed), match("old", "new", 0.4, seed)]
-        found = score([run], "new", "old", seed=seed)
+        found = score([run], "new", "old")
         held += found.low <= 0.7 <= found.high
     assert held >= 52  # 57 of 60 expected; 52 or fewer would be one in two hundred
 
@@ -101,6 +101,22 @@ def test_seeds_that_differ_widen_the_interval() -> None:
     narrow, wide = (score(runs, "new", "old") for runs in (alike, differ))
     assert wide.high - wide.low > 1.5 * (narrow.high - narrow.low)
     assert wide.value == pytest.approx(narrow.value, abs=0.06)
+    same = score(alike[:1] * 2, "new", "old")
+    assert same.high - same.low > 0.05, "two seeds that came to the same are not certain"
+
+
+@pytest.mark.parametrize("num_seeds", [2, 3, 4])
+def test_an_interval_over_seeds_holds_the_truth_where_seeds_differ(num_seeds: int) -> None:
+    draw, held = random.Random(num_seeds), 0
+    for number in range(100):
+        truths = [min(1.0, max(0.0, draw.gauss(0.5, 0.1))) for _ in range(num_seeds)]
+        runs = [
+            [match("new", "old", p, 100 * number + seed), match("old", "new", 1 - p, 100 * number + seed)]
+            for seed, p in enumerate(truths)
+        ]
+        found = score(runs, "new", "old")
+        held += found.low <= 0.5 <= found.high
+    assert held >= 89, "a bootstrap over seeds and words held it in 73 to 87 of 100"
 
 
 def test_ratings_order_players_and_know_how_sure_they_are() -> None:
