@@ -74,7 +74,7 @@ class Fleet:
         self._arenas = arenas
         self._recorder = recorder
         self._restarts = restarts
-        self._starter = EngineStarter(config, folder, arenas, reservation=reservation, tasks=self.tasks, says=says)
+        self._starter = EngineStarter(config, folder, reservation, tasks=self.tasks, says=says)
         self.heartbeats = Heartbeats(config.supervision, self.roster.up, self.lost)
         self._ended: set[str] = set()  # pools that are no longer used
         self._num_added = 0
@@ -250,7 +250,7 @@ class Fleet:
                 return
             life = record.life  # nobody else changes it before the engine is up
             try:
-                self._come_up(record, since, games_wait=True)
+                self._come_up(record, since)
                 return
             except _NotNowError as why:
                 fault, told = None, str(why)
@@ -274,10 +274,10 @@ class Fleet:
                     return self.roster.num_sleeps
             self.roster.awake.wait(LOOK_EVERY_S)
 
-    def _come_up(self, record: EngineRecord, since: int, games_wait: bool = False) -> None:
+    def _come_up(self, record: EngineRecord, since: int) -> None:
         """Start an engine and let it play. `since`: how often the engines had slept when it was decided on; sleep stops
         what starts. Raises _NotNowError, and what starting and loading raise; it ends then."""
-        self._starter.start([record], games_wait, lambda: self.roster.num_sleeps != since)
+        self._starter.start([record], lambda: self.roster.num_sleeps != since)
         engine, saved = record.process, None
         try:
             while not self._join(record, engine, saved, since):

@@ -251,6 +251,22 @@ def test_two_drains_of_one_engine_both_end_and_it_retires(make: Callable[..., Pa
     assert not parts.fleet.retire(record, "again")
 
 
+def test_no_arena_depends_on_an_engine_that_retires(make: Callable[..., Parts]) -> None:
+    """Its games may last for hours. Once an arena's whole share lay on it meanwhile, and the run ended."""
+    parts = make(2)
+    parts.publisher.publish()
+    handles: Any = parts.arenas.handles
+    record = parts.record("engine-policy-1")
+    parts.ray.busy.add("engine-policy-1")
+    with ThreadPoolExecutor() as threads:
+        retired = threads.submit(parts.fleet.retire, record, "fewer are needed")
+        parts.until(lambda: not any(arena.known["policy"].get(record.name, (0.0, False))[1] for arena in handles))
+        told = [dict(arena.known["policy"]) for arena in handles]
+        parts.ray.busy.clear()
+        assert retired.result(WITHIN_S)
+    assert told == [{"engine-policy-0": (0.5, True), "engine-policy-1": (0.0, False)}] * 2
+
+
 def test_new_weights_do_not_wait_for_games_that_wait_for_an_engine(make: Callable[..., Parts]) -> None:
     """The engine that is to join needs the lock of the publish."""
     parts = make(1, update="between_games")
@@ -545,10 +561,10 @@ class Model(RuleBasedStateMachine):
         parts.until(self._is_well)
         versions = {each.version for each in parts.fleet.roster.records if each.learner is parts.policy}
         assert versions <= {parts.policy.version}
+        there = {pool: {each.name: True for each in parts.fleet.roster.of(pool)} for pool in ("policy", "past")}
         for arena in parts.arenas.handles:
-            known = {name for pool in arena.known.values() for name, told in pool.items() if told[0]}  # type: ignore[attr-defined]
-            assert known <= {each.name for each in parts.fleet.roster.records}
-            assert all(told[1] for pool in arena.known.values() for told in pool.values())  # type: ignore[attr-defined]
+            known = {pool: {name: told[1] for name, told in of.items()} for pool, of in arena.known.items()}  # type: ignore[attr-defined]
+            assert known == there, "every arena knows every engine, and that it takes games"
         assert len(parts.failures) <= self.num_failures
 
     def _is_well(self) -> bool:
