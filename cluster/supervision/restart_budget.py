@@ -8,7 +8,8 @@
     buffer    Ray restarts it, also when it was killed for its silence; it reads its log, cursor and leases.
     learner   found by its unfinished call or its deadline; the group restarts from the newest checkpoint.
 
-All of it is bounded: more than `max_restarts` within `within_s` end the run, with the reasons.
+All of it is bounded: more than `max_restarts` within `within_s` end the run, with the reasons. What was lost together,
+as the engines of a node are, counts once. A wait for room is no restart.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import ray
@@ -32,6 +34,13 @@ class TooManyRestartsError(SpagError):
     """More restarts than supervision.max_restarts allows."""
 
 
+@dataclass(eq=False)
+class Incident:
+    """What ends several actors at once. `is_counted`: by one of them; it is changed under the budget's lock."""
+
+    is_counted: bool = False
+
+
 class RestartBudget:
     """Counts restarts; records and reports each with its cause."""
 
@@ -45,15 +54,20 @@ class RestartBudget:
         self._lock = threading.Lock()
         self._oom_kills = oom_kills()
 
-    def count(self, what: str, error: BaseException | str) -> None:
-        """Call before `what` is restarted. Raises TooManyRestartsError if there were too many restarts."""
+    def count(self, what: str, error: BaseException | str, incident: Incident | None = None) -> None:
+        """Call before `what` is restarted; with the same `incident` for all that were lost together. Raises
+        TooManyRestartsError if there were too many restarts."""
         with self._lock:
             cause = self._cause(error)
         reason = first_line(error)
         self._recorder.record(RestartLine(what, cause, reason))
         self._note(f"{what} is restarted ({cause}): {reason}")
         now = time.monotonic()
-        with self._lock:
+        incident = incident or Incident()
+        with self._lock:  # the threads of those that were lost together come here at the same time
+            if incident.is_counted:
+                return
+            incident.is_counted = True
             self._recent.append((now, f"{what}: {cause}"))
             while self._recent and now - self._recent[0][0] > self._config.within_s:
                 self._recent.popleft()

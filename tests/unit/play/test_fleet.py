@@ -20,11 +20,12 @@ from cluster.fleet.fleet import Fleet
 from cluster.fleet.publisher import Publisher
 from cluster.fleet.roster import MAY_BECOME, EngineRecord, Roster, State
 from cluster.learning.learning_policy import LearningPolicy
-from cluster.planning.reservation import Reservation
+from cluster.planning.reservation import NoRoomError, Reservation
 from cluster.rollout import arenas as arenas_module
 from cluster.rollout.arenas import Arenas
 from cluster.run.run import Run
-from cluster.supervision.restart_budget import RestartBudget
+from cluster.runtime.ray_session import NoAnswerError
+from cluster.supervision.restart_budget import RestartBudget, TooManyRestartsError
 from cluster.tracking.recorder import Recorder
 from cluster.types import Engine
 from spag_ray.errors import (
@@ -187,9 +188,14 @@ def test_a_replacement_under_way_when_engines_sleep_is_stopped_and_not_counted(m
     assert len(parts.failures) == 1, "one engine died"
 
 
-@pytest.mark.parametrize("error", [EngineError("no"), SpagError("no room"), ValueError])
-def test_a_replacement_that_fails_is_tried_again_while_others_play(error: Any, make: Callable[..., Parts]) -> None:
-    """ClusterError and WeightSyncError once ended the run. What nobody foresaw still does."""
+@pytest.mark.parametrize(
+    ("error", "num_failures"),
+    [(EngineError("no"), 3), (NoAnswerError("silence"), 3), (NoRoomError("no room"), 1), (ValueError, 1)],
+)
+def test_a_replacement_that_fails_is_tried_again_while_others_play(
+    error: Any, num_failures: int, make: Callable[..., Parts]
+) -> None:
+    """One that finds no room has not failed: nothing is wrong with it. What nobody foresaw ends the run."""
     parts = make(2)
     start, tried = parts.fleet._starter.start, []
 
@@ -207,7 +213,29 @@ def test_a_replacement_that_fails_is_tried_again_while_others_play(error: Any, m
         return
     parts.until(lambda: parts.play() == ["engine-policy-0.4", "engine-policy-1"])
     assert tried == ["engine-policy-0.2", "engine-policy-0.3", "engine-policy-0.4"]
-    assert len(parts.failures) == 3
+    assert len(parts.failures) == num_failures
+
+
+def test_the_engines_of_a_lost_node_count_as_one_restart(make: Callable[..., Parts]) -> None:
+    """Eight engines of a node once left the budget two for the rest of the hour."""
+    parts = make(8)
+    parts.restarts._config = parts.config.supervision.model_copy(update={"max_restarts": 2})
+    with parts.fleet.roster.lock:  # no poll begins
+        time.sleep(0.2)
+        for engine in parts.ray.engines:
+            engine.is_dead = True
+    parts.until(lambda: parts.play() == [f"engine-policy-{number}.2" for number in range(8)])
+    assert len(parts.failures) == 8, "each is recorded"
+
+
+def test_engines_that_a_version_was_not_taken_by_count_as_one_restart(make: Callable[..., Parts]) -> None:
+    parts = make(3)
+    parts.restarts._config = parts.config.supervision.model_copy(update={"max_restarts": 1})
+    parts.fleet.lose({each.process: "it did not answer" for each in parts.fleet.roster.records})
+    parts.until(lambda: parts.play() == [f"engine-policy-{number}.2" for number in range(3)])
+    parts.fleet.lose({parts.record("engine-policy-0.2").process: "it did not answer"})
+    with pytest.raises(TooManyRestartsError):
+        parts.until(lambda: parts.play()[0] == "engine-policy-0.3")
 
 
 def test_a_replacement_that_refuses_the_weights_and_is_seen_dead_first_counts_once(make: Callable[..., Parts]) -> None:

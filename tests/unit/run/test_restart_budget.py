@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from cluster.supervision.restart_budget import RestartBudget, TooManyRestartsError
+from cluster.supervision.restart_budget import Incident, RestartBudget, TooManyRestartsError
 from cluster.tracking.recorder import Recorder
 from spag_ray.config.parts import SupervisionConfig
 from spag_ray.errors import LearnersLostError
@@ -25,6 +25,16 @@ def test_restarts_are_bounded_counted_and_written_down(tmp_path: Path) -> None:
     with pytest.raises(TooManyRestartsError):
         restarts.count("arena-0", RuntimeError("it is gone"))
     assert [line["cause"] for line in records_of(tmp_path, "restart")] == ["stuck", "out of memory", "stuck", "crash"]
+
+
+def test_what_one_incident_has_ended_counts_once_and_each_is_written_down(tmp_path: Path) -> None:
+    restarts = RestartBudget(SupervisionConfig(max_restarts=1, within_s=60), Recorder(tmp_path))
+    incident = Incident()
+    for number in range(8):
+        restarts.count(f"engine-policy-{number}", RuntimeError("its node is gone"), incident)
+    with pytest.raises(TooManyRestartsError, match="2 restarts within"):
+        restarts.count("engine-policy-0.2", RuntimeError("it is gone"), Incident())
+    assert len(records_of(tmp_path, "restart")) == 9
 
 
 def test_an_old_restart_does_not_count(tmp_path: Path) -> None:
