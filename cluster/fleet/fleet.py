@@ -79,11 +79,15 @@ class Fleet:
         self._ended: set[str] = set()  # pools that are no longer used
         self._num_added = 0
         arenas.serve(self.roster.members)
-        self.tasks.every(BEAT_S, self.heartbeats.poll, "heartbeats")
+        self.tasks.every(BEAT_S, self._poll, "heartbeats")
 
     @property
     def are_asleep(self) -> bool:
         return not self.roster.awake.is_set()
+
+    def _poll(self) -> None:
+        self._restarts.poll()  # before deaths are found, so that it has seen what the kernel killed
+        self.heartbeats.poll()
 
     # Engines come and go.
 

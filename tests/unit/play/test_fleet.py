@@ -228,6 +228,13 @@ def test_the_engines_of_a_lost_node_count_as_one_restart(make: Callable[..., Par
     assert len(parts.failures) == 8, "each is recorded"
 
 
+def test_the_count_of_the_kernels_kills_is_looked_at_again_and_again(make: Callable[..., Parts]) -> None:
+    looked: list[float] = []
+    parts = make()
+    parts.patch.setattr(parts.restarts, "poll", lambda: looked.append(time.monotonic()))
+    parts.until(lambda: len(looked) > 2)
+
+
 def test_engines_that_a_version_was_not_taken_by_count_as_one_restart(make: Callable[..., Parts]) -> None:
     parts = make(3)
     parts.restarts._config = parts.config.supervision.model_copy(update={"max_restarts": 1})
