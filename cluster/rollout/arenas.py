@@ -9,7 +9,7 @@ Engines lie on a line in the order in which they joined, and arenas cut it into 
 So every arena has an engine, every engine gets the same number of games, and with many engines nearly each belongs to
 one arena: its turns travel together. An engine that joins or leaves moves each cut by less than one engine.
 
-Every arena knows every engine. One without a share of it asks it when its own engines fail a turn, or take no new games.
+Every arena knows every engine. It asks one of which it has no share when its own fail a turn, or take no new games.
 """
 
 from __future__ import annotations

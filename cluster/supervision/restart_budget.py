@@ -31,7 +31,6 @@ from spag_ray.config.parts import SupervisionConfig
 from spag_ray.errors import SpagError
 from spag_ray.results.lines import RestartLine
 
-
 KILL_EXPLAINS_S = 60.0  # the end of an actor: so long a death may take to be found and counted
 
 
