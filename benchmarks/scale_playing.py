@@ -282,7 +282,7 @@ def idle() -> dict[str, Any]:
     with ray_session(ClusterConfig(object_store_gib=0.5)):
         plane = Plane(num_engines, num_arenas, StreamConfig(games_per_version=games, max_lag=4), games, turn_s=3600.0)
         watched: list[Engine] = []
-        heartbeats = Heartbeats(SupervisionConfig(), lambda: watched, lambda name, fault: None)
+        heartbeats = Heartbeats(SupervisionConfig(), lambda: watched, lambda faults: None)
         tasks = Tasks()
         tasks.every(BEAT_S, heartbeats.poll, "heartbeats")
         time.sleep(1.5)

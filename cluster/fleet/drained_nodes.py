@@ -32,7 +32,6 @@ class DrainedNodes:
     save_soon: Callable[[], None]
     note: Callable[[str], None]
     _saved_for: set[str] = field(default_factory=set)
-    _leaving: set[str] = field(default_factory=set)  # engines
 
     def poll(self) -> None:
         draining = draining_nodes()
@@ -46,8 +45,7 @@ class DrainedNodes:
             each.pool for each, _, node in on_nodes if node not in draining and each.may_play and not each.leaving
         }
         for record, engine, node in on_nodes:
-            if node in draining and record.pool in staying and engine.name not in self._leaving:
-                self._leaving.add(engine.name)
+            if node in draining and record.pool in staying:
                 leave = partial(self._leave, record, engine, node, draining[node])
                 self.fleet.tasks.start(f"leave-{engine.name}", leave)
 
@@ -60,7 +58,8 @@ class DrainedNodes:
             self.save_soon()
 
     def _leave(self, record: EngineRecord, engine: Engine, node: str, deadline: float) -> None:
-        """`deadline`: seconds since the epoch; 0 if there is none."""
+        """`deadline`: seconds since the epoch; 0 if there is none. A second call for the same engine does nothing: it
+        is lost from the first one on."""
         within_s = max(0.0, deadline - time.time() - MARGIN_S) if deadline else LEAVE_WITHIN_S
         has_left = self.fleet.move_off(record, engine, f"its node {node[:6]} is drained", within_s)
         if record.is_extra or not has_left:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ import ray
 from cluster.fleet.roster import EngineRecord
 from cluster.handles import EngineHandle, Ref
 from cluster.planning.reservation import Reservation
-from cluster.rollout.arenas import Arenas
 from cluster.rollout.engine_actor import EngineActor, Pulse, slowest
 from cluster.runtime.output_files import label_of
 from cluster.runtime.ray_session import get
@@ -30,22 +28,18 @@ class EngineStarter:
 
     config: RunConfig
     folder: Path
-    arenas: Arenas
     reservation: Reservation
     tasks: Tasks
     says: Says = says_nothing
 
-    def start(
-        self, records: Sequence[EngineRecord], games_wait: bool = False, gives_up: Callable[[], bool] = lambda: False
-    ) -> None:
+    def start(self, records: Sequence[EngineRecord], gives_up: Callable[[], bool] = lambda: False) -> None:
         """Start an engine in the place of each record, all of the same kind, with their processes as
-        `record.engine`. `games_wait`: games under way wait for them; the wait for room is then no fault of theirs.
-        `gives_up`: whether they are not to start after all.
+        `record.engine`. `gives_up`: whether they are not to start after all.
 
-        Raises EngineError when it takes too long or fails, EngineGoneError when a process ends, ClusterError when
-        there is no room; then none is left running.
+        Raises EngineError when it takes too long or fails, EngineGoneError when a process ends, NoRoomError when there
+        is no room; then none is left running.
         """
-        pool, policy = records[0].pool, records[0].policy
+        pool = records[0].pool
         config, names = self._config_of(records[0]), [record.name for record in records]
         shown = names[0] if len(names) == 1 else f"{len(names)} engines of {pool}"
         actor = ray.remote(concurrency_groups={Pulse.GROUP: 1})(EngineActor)
@@ -62,8 +56,7 @@ class EngineStarter:
                 record.engine = Engine(handle, record.name, pool)
                 engines.append(record.engine)
             handles = [engine.handle for engine in engines]
-            with self.arenas.waiting_for_room(pool, policy, names) if games_wait else contextlib.nullcontext():
-                self.reservation.wait_for(names, handles, config.num_cpus, config.num_gpus, gives_up)
+            self.reservation.wait_for(names, handles, config.num_cpus, config.num_gpus, gives_up)
             starts = [  # vLLM's workers give the seed to numpy, which takes 32 bits
                 engine.handle.start.remote(
                     records[0].model,

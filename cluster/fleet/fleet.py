@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -31,12 +31,12 @@ from cluster.fleet.heartbeats import Heartbeats
 from cluster.fleet.roster import EngineRecord, Roster, State
 from cluster.handles import SavedWeights
 from cluster.learning.learning_policy import LearningPolicy
-from cluster.planning.reservation import Reservation
+from cluster.planning.reservation import NoRoomError, Reservation
 from cluster.rollout.arenas import Arenas
 from cluster.runtime.locks import RankedLock
 from cluster.runtime.ray_session import NoAnswerError, first_line, get
 from cluster.supervision.actor_watch import BEAT_S
-from cluster.supervision.restart_budget import RestartBudget
+from cluster.supervision.restart_budget import Incident, RestartBudget
 from cluster.supervision.tasks import Tasks
 from cluster.tracking.recorder import Recorder
 from cluster.types import Engine, Says, says_nothing
@@ -74,16 +74,20 @@ class Fleet:
         self._arenas = arenas
         self._recorder = recorder
         self._restarts = restarts
-        self._starter = EngineStarter(config, folder, arenas, reservation=reservation, tasks=self.tasks, says=says)
-        self.heartbeats = Heartbeats(config.supervision, self.roster.up, self.lost)
+        self._starter = EngineStarter(config, folder, reservation, tasks=self.tasks, says=says)
+        self.heartbeats = Heartbeats(config.supervision, self.roster.up, self._lost_together)
         self._ended: set[str] = set()  # pools that are no longer used
         self._num_added = 0
         arenas.serve(self.roster.members)
-        self.tasks.every(BEAT_S, self.heartbeats.poll, "heartbeats")
+        self.tasks.every(BEAT_S, self._poll, "heartbeats")
 
     @property
     def are_asleep(self) -> bool:
         return not self.roster.awake.is_set()
+
+    def _poll(self) -> None:
+        self._restarts.poll()  # before deaths are found, so that it has seen what the kernel killed
+        self.heartbeats.poll()
 
     # Engines come and go.
 
@@ -213,9 +217,12 @@ class Fleet:
 
     # One is lost, and the next one takes its slot.
 
-    def lost(self, name: str, fault: BaseException | str, has_failed: bool = True) -> None:
+    def lost(
+        self, name: str, fault: BaseException | str, has_failed: bool = True, incident: Incident | None = None
+    ) -> None:
         """An engine is dead, hangs, or was stopped. It gets no more requests, and is replaced unless it was extra.
-        `has_failed`: whether that counts as a restart; not if it was stopped for another's fault."""
+        `has_failed`: whether that counts as a restart; not if it was stopped for another's fault. `incident`: what has
+        ended others with it."""
         with self.roster.lock:
             record = next((each for each in self.roster.records if each.name == name and each.is_up), None)
             if record is None:
@@ -225,35 +232,41 @@ class Fleet:
         ray.kill(engine.handle)
         self._recorder.record(EngineLostLine(name, record.policy, first_line(fault)))
         # In a thread, because arenas may take long to answer, and an engine longer to start.
-        self.tasks.start(f"replace-{name}", partial(self._take_over, record, engine, fault if has_failed else None))
+        failed = partial(self._restarts.count, name, fault, incident) if has_failed else None
+        self.tasks.start(f"replace-{name}", partial(self._take_over, record, engine, failed))
 
     def lose(self, engines: Mapping[Engine, str]) -> None:
         """`engines`: {engine: why} of those that were stopped because they could not do what all were asked for."""
-        for engine, reason in engines.items():
-            self.lost(engine.name, EngineError(reason))
+        self._lost_together({engine.name: EngineError(reason) for engine, reason in engines.items()})
 
-    def _take_over(self, record: EngineRecord, lost: Engine, fault: BaseException | str | None) -> None:
+    def _lost_together(self, faults: Mapping[str, BaseException | str]) -> None:
+        """A node that is lost takes all its engines: they count as one restart, not as most of what is allowed."""
+        incident = Incident()
+        for name, fault in faults.items():
+            self.lost(name, fault, incident=incident)
+
+    def _take_over(self, record: EngineRecord, lost: Engine, failed: Callable[[], None] | None) -> None:
+        """`failed` counts the restart."""
         self._starter.end([lost])
         self._arenas.update(record.pool)
         if record.is_extra:
             self.roster.remove(record, "the load decides whether another one comes")
-        else:
-            self.replace(record, fault)
+            return
+        if failed is not None:
+            failed()
+        self.replace(record)
 
-    def replace(self, record: EngineRecord, fault: BaseException | str | None = None) -> None:
-        """Start engines in the slot of a lost one until one plays, as long as the budget of restarts allows. `fault`:
-        what counts as a failure; None: nothing failed."""
-        while True:
-            if fault is not None:
-                self._restarts.count(record.name, fault)
-            if (since := self._next_life(record)) is None:
-                return
+    def replace(self, record: EngineRecord) -> None:
+        """Start engines in the slot of a lost one until one plays, as long as the budget of restarts allows. One that
+        finds no room waits for it again, as long as the run goes on without it."""
+        while (since := self._next_life(record)) is not None:
             life = record.life  # nobody else changes it before the engine is up
+            fault: BaseException | None = None
             try:
-                self._come_up(record, since, games_wait=True)
+                self._come_up(record, since)
                 return
-            except _NotNowError as why:
-                fault, told = None, str(why)
+            except (_NotNowError, NoRoomError) as why:
+                told = first_line(why)
             except StopRequestedError:
                 raise
             except (ray.exceptions.RayError, SpagError) as error:
@@ -261,6 +274,8 @@ class Fleet:
                 fault, told = error if self.roster.num_sleeps == since else None, first_line(error)
             if not self._did_not_come_up(record, life, told) or self.tasks.is_stopped:
                 return
+            if fault is not None:
+                self._restarts.count(record.name, fault)
 
     def _next_life(self, record: EngineRecord) -> int | None:
         """Wait until the devices are free; from then on the slot's next engine starts. Returns how often the engines
@@ -274,10 +289,10 @@ class Fleet:
                     return self.roster.num_sleeps
             self.roster.awake.wait(LOOK_EVERY_S)
 
-    def _come_up(self, record: EngineRecord, since: int, games_wait: bool = False) -> None:
+    def _come_up(self, record: EngineRecord, since: int) -> None:
         """Start an engine and let it play. `since`: how often the engines had slept when it was decided on; sleep stops
         what starts. Raises _NotNowError, and what starting and loading raise; it ends then."""
-        self._starter.start([record], games_wait, lambda: self.roster.num_sleeps != since)
+        self._starter.start([record], lambda: self.roster.num_sleeps != since)
         engine, saved = record.process, None
         try:
             while not self._join(record, engine, saved, since):

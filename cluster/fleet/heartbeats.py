@@ -7,7 +7,7 @@ death still fails the call at once, and all calls are looked at together.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import ray
@@ -28,14 +28,14 @@ class _Beat:
 
 
 class Heartbeats:
-    """Call `poll` again and again. `engines`: those that are up; `lost` is called with the name of one that is dead or
-    stuck, and why. `num_pending`: {engine: the turns that it had to answer at its last heartbeat}."""
+    """Call `poll` again and again. `engines`: those that are up; `lost` is called with {name: why} of all that a poll
+    finds dead or stuck. `num_pending`: {engine: the turns that it had to answer at its last heartbeat}."""
 
     def __init__(
         self,
         config: SupervisionConfig,
         engines: Callable[[], Sequence[Engine]],
-        lost: Callable[[str, BaseException | str], None],
+        lost: Callable[[Mapping[str, BaseException | str]], None],
     ) -> None:
         self._config = config
         self._engines = engines
@@ -50,6 +50,7 @@ class Heartbeats:
         self.num_pending = {name: count for name, count in self.num_pending.items() if name in engines}
         calls = [beat.call for beat in self._beats.values()]
         answered = set(ray.wait(calls, num_returns=len(calls), timeout=0)[0]) if calls else set()
+        faults: dict[str, BaseException | str] = {}
         for name, beat in list(self._beats.items()):
             is_late = time.monotonic() - beat.asked > self._hold_s + self._config.heartbeat_timeout_s
             if beat.call in answered:
@@ -59,7 +60,9 @@ class Heartbeats:
                 fault = silent if is_late else None
             if fault is not None:
                 del self._beats[name]
-                self._lost(name, fault)
+                faults[name] = fault
+        if faults:
+            self._lost(faults)
 
     def _ask(self, engine: Engine) -> _Beat:
         return _Beat(engine.handle.heartbeat.remote(self._hold_s), time.monotonic())

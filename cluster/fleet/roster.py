@@ -180,7 +180,9 @@ class Roster:
         with self.lock:
             for each in self.records:
                 members = found.setdefault(each.pool, Members(each.policy))
-                if each.may_play:
+                if each.may_play and each.leaving:
+                    members.leaving.append(each.process)
+                elif each.may_play:
                     members.engines.append((each.process, each.state is not State.DRAINING))
         return found
 

@@ -43,6 +43,10 @@ SAY_EVERY_S = 10.0
 SAY_AGAIN_EVERY_S = 120.0  # when nothing has changed
 
 
+class NoRoomError(ClusterError):
+    """The cluster has had no room for too long."""
+
+
 class Reservation:
     """`name` is the name of the placement group. During a wait, `note` is called with what is missing, and `check` may
     end the wait by raising. Thread-safe. If nothing was reserved, Ray places every actor."""
@@ -66,7 +70,7 @@ class Reservation:
         self._learners_are_done = False
 
     def reserve(self, bundles: Sequence[Bundle]) -> None:
-        """Waits until all bundles are placed. Raises ClusterError after `cluster.placement_timeout_s`."""
+        """Waits until all bundles are placed. Raises NoRoomError after `cluster.placement_timeout_s`."""
         bundles = [bundle for bundle in bundles if bundle.as_rays()]
         if not bundles:
             return
@@ -159,7 +163,7 @@ class Reservation:
                 continue
             missing = missing_room(what, num_cpus, num_gpus, node_uses())
             if now - began > self._config.placement_timeout_s:
-                raise ClusterError(
+                raise NoRoomError(
                     f"no room within cluster.placement_timeout_s ({self._config.placement_timeout_s:g} s) for "
                     f"{missing}; stop what uses them, ask for less, or raise the timeout"
                 )

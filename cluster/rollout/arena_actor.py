@@ -32,7 +32,7 @@ MAX_UNSENT = 64  # episodes; play waits when the buffer is that far behind
 
 class ArenaActor(Actor):
     """`games`: the rules of each game. `turn_timeout_s`: after this time a turn is requested from another engine.
-    `join_timeout_s`: how long games wait for an engine when there is none, not counting the wait for room."""
+    `join_timeout_s`: how long games wait for an engine while there is none."""
 
     def __init__(
         self,
@@ -73,30 +73,21 @@ class ArenaActor(Actor):
     @actor_method
     async def share(self, pool: str, policy: str, changes: Sequence[tuple[Engine, float, bool]]) -> None:
         """(engine of `pool`, the part of it that plays for this arena from now on, whether it takes new games), for
-        each engine of which that has changed. A new one plays `policy`, also in games under way; one with share 0
-        leaves when its games have ended."""
+        each engine of which that has changed. A new one plays `policy`, also in games under way; see EnginePool for one
+        with share 0."""
         to = self._pool(pool, policy)
         for engine, share, is_open in changes:
-            if not to.reshare(engine.name, share) and share:
+            if not to.reshare(engine.name, share):
                 policy_there = RemotePolicy(engine.handle, engine.name, pace=self._pace, within_s=self._turn_timeout_s)
                 to.join(engine.name, policy_there, share)
             (to.reopen if is_open else to.close)(engine.name)
-        self._pace.num_engines = sum(len(pool.games) for pool in self._pools.values())
+        self._pace.num_engines = sum(pool.num_shared for pool in self._pools.values())
 
     @actor_method
     async def drop(self, pool: str, name: str) -> None:
         """Remove an engine that is dead or will be ended."""
         if pool in self._pools:
             self._pools[pool].drop(name)
-
-    @actor_method
-    async def wait_for_room(self, pool: str, policy: str, name: str) -> None:
-        """See EnginePool."""
-        self._pool(pool, policy).wait_for_room(name)
-
-    @actor_method
-    async def found_room(self, pool: str, policy: str, name: str) -> None:
-        self._pool(pool, policy).found_room(name)
 
     @actor_method
     async def drain(self, pool: str, name: str) -> None:

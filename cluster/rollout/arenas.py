@@ -8,13 +8,14 @@ Engines lie on a line in the order in which they joined, and arenas cut it into 
 
 So every arena has an engine, every engine gets the same number of games, and with many engines nearly each belongs to
 one arena: its turns travel together. An engine that joins or leaves moves each cut by less than one engine.
+
+Every arena knows every engine. It asks one of which it has no share when its own fail a turn, or take no new games.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,10 +38,11 @@ from spag_ray.config.run import RunConfig
 @dataclass
 class Members:
     """The engines of a pool, in the order in which they joined: (engine, whether it takes new games). `policy` is what
-    they play."""
+    they play. `leaving`: engines that finish their games and are no longer shared out."""
 
     policy: str
     engines: list[tuple[Engine, bool]] = field(default_factory=list)
+    leaving: list[Engine] = field(default_factory=list)
 
 
 class Arenas:
@@ -68,7 +70,6 @@ class Arenas:
         self._members: Callable[[], Mapping[str, Members]] = dict
         # By arena and pool: {engine: (the part of it that plays for the arena, whether it takes new games)}
         self._told: list[dict[str, dict[str, tuple[float, bool]]]] = [{} for _ in range(count)]
-        self._without_room: dict[str, tuple[str, str]] = {}  # engine -> (pool, policy)
         self._is_paused = False
         self._lives = [0] * count
         self.handles: list[ArenaHandle] = [self._start(index) for index in range(count)]
@@ -89,20 +90,6 @@ class Arenas:
             for pool in pools:
                 calls |= self._share_out(pool, members.get(pool) or Members(""))
         self._wait_for(calls)
-
-    @contextlib.contextmanager
-    def waiting_for_room(self, pool: str, policy: str, names: Sequence[str]) -> Iterator[None]:
-        """While the block waits for room for these engines of a pool, the games' own wait for them does not count."""
-        self._without_room |= dict.fromkeys(names, (pool, policy))
-        try:
-            for name in names:
-                self._wait_for({arena.wait_for_room.remote(pool, policy, name): arena for arena in self.handles})
-            yield
-        finally:
-            for name in names:
-                self._without_room.pop(name)
-            told = [(arena.found_room.remote(pool, policy, name), arena) for name in names for arena in self.handles]
-            self._wait_for(dict(told))
 
     def wait_until_empty(self, engine: Engine, gives_up: Callable[[], bool] = lambda: False) -> None:
         """Returns when an engine that takes no new games has none left, or when `gives_up` says so. Raises
@@ -143,8 +130,6 @@ class Arenas:
             for pool, members in self._members().items():
                 calls |= self._share_out(pool, members)
         self._wait_for(calls)
-        for engine_name, seat in list(self._without_room.items()):
-            self._wait_for({handle.wait_for_room.remote(*seat, engine_name): handle})
         return handle
 
     def stop(self, stage: str, plays: Mapping[Ref[int], int]) -> None:
@@ -179,20 +164,17 @@ class Arenas:
     def _share_out(self, pool: str, members: Members) -> dict[Ref[None], ArenaHandle]:
         """Tell each arena what has changed in its shares of a pool's engines. The caller holds the lock."""
         engines, calls = members.engines, dict[Ref[None], ArenaHandle]()
-        there = {engine.name for engine, _ in engines}
+        there = {engine.name for engine in (*(engine for engine, _ in engines), *members.leaving)}
         for index, (handle, told_of) in enumerate(zip(self.handles, self._told, strict=True)):
             told = told_of.setdefault(pool, {})
             for gone in told.keys() - there:
                 del told[gone]
                 calls[handle.drop.remote(pool, gone)] = handle
             mine = shares(index, len(self._told), len(engines))
-            changed = []
-            for place, (engine, is_open) in enumerate(engines):
-                now = mine.get(place, 0.0), is_open
-                # An arena that has no share of it may have games there; one that never had any is told nothing.
-                if told.get(engine.name) != now and (now[0] or engine.name in told):
-                    told[engine.name] = now
-                    changed.append((engine, *now))
+            now = [(engine, mine.get(place, 0.0), is_open) for place, (engine, is_open) in enumerate(engines)]
+            now += [(engine, 0.0, False) for engine in members.leaving]
+            changed = [each for each in now if told.get(each[0].name) != each[1:]]
+            told |= {engine.name: (share, is_open) for engine, share, is_open in changed}
             if changed:
                 calls[handle.share.remote(pool, members.policy, changed)] = handle
         return calls
@@ -200,13 +182,15 @@ class Arenas:
     def _start(self, index: int) -> ArenaHandle:
         self._lives[index] += 1
         name = self.name(index)
+        # With no engine at all, games wait as long as one may take to come: for room, and then to load its model.
+        join_timeout_s = self._config.cluster.placement_timeout_s + self._config.engine.start_timeout_s
         actor = ray.remote(ArenaActor).options(name=f"{name}-{label_of(self._folder)}", num_cpus=0)
         handle: ArenaHandle = actor.remote(
             name,
             str(self._folder / "logs" / f"{name}.log"),
             self._rules,
             turn_timeout_s=self._config.engine.turn_timeout_s,
-            join_timeout_s=self._config.engine.start_timeout_s,
+            join_timeout_s=join_timeout_s,
             buffer=self._buffer,
         )
         self._watch.watch(name, handle)

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -53,8 +54,8 @@ def test_a_heart_that_stops_is_noticed(beat: Any, fault: str | None) -> None:
     ray.get(handle.__ray_ready__.remote())
     watched = [Engine(handle, "engine-0", "policy")]
 
-    def lost(name: str, what: BaseException | str) -> None:
-        found.append(what)
+    def lost(faults: Mapping[str, BaseException | str]) -> None:
+        found.extend(faults.values())
         watched.clear()
 
     beats = Heartbeats(SupervisionConfig(heartbeat_timeout_s=2, engine_stall_s=5), lambda: watched, lost)
@@ -76,9 +77,9 @@ def test_engines_that_die_are_found_each_once() -> None:
     engines = list(watched)
     ray.get([engine.handle.__ray_ready__.remote() for engine in engines])
 
-    def lost(name: str, what: BaseException | str) -> None:
-        found.append(name)
-        watched[:] = [engine for engine in watched if engine.name != name]
+    def lost(faults: Mapping[str, BaseException | str]) -> None:
+        found.extend(faults)
+        watched[:] = [engine for engine in watched if engine.name not in faults]
 
     beats = Heartbeats(SupervisionConfig(heartbeat_timeout_s=60), lambda: watched, lost)
     for engine in engines:

@@ -198,7 +198,7 @@ async def test_an_engine_error_ends_the_games_and_is_raised(renderer: Any) -> No
         async def generate(self, requests: Sequence[Request]) -> list[Completion]:
             raise EngineError("no more")
 
-    broken = playing(Broken(renderer, ["x"]), renderer)
+    broken = both(pool_of(Broken(renderer, ["x"]), retry_pause_s=0.0), renderer)
     with pytest.raises(EngineError, match="no more"):
         await collect(play_games(TaskList(tasks(3)), broken, RULES, 3))
 
@@ -252,7 +252,6 @@ async def test_a_lost_turn_is_asked_elsewhere_and_its_game_goes_on(error: Except
     assert all(len(episode.turns) == 6 for episode in episodes)
     assert (pool.timeouts > 0) == (error is None)
     gone = isinstance(error, EngineGoneError)
-    assert pool.lost_engines == (["engine-0"] if gone else [])
     assert ("engine-0" in pool.games) != gone
     assert set(pool.games.values()) == {0}
 
@@ -260,23 +259,22 @@ async def test_a_lost_turn_is_asked_elsewhere_and_its_game_goes_on(error: Except
 async def test_a_game_whose_turn_nobody_answers_begins_again_and_then_ends_all(renderer: Any) -> None:
     flaky = Failing(renderer, good=3, error=EngineError("out of luck"))
 
-    games = asyncio.create_task(
-        collect(play_games(TaskList(tasks(1)), both(pool_of(flaky, max_tries=2), renderer), RULES, 1))
-    )
+    pool = pool_of(flaky, max_tries=2, retry_pause_s=0.0)
+    games = asyncio.create_task(collect(play_games(TaskList(tasks(1)), both(pool, renderer), RULES, 1)))
     while len(flaky.asked) < 5:
         await asyncio.sleep(0)
     flaky.good = 99
     (episode,) = await games
     assert len(episode.turns) == 6
     assert flaky.asked.count("test/000000/0") == 2
-    hopeless = pool_of(Failing(renderer, good=3, error=EngineError("out of luck")), max_tries=2)
+    hopeless = pool_of(Failing(renderer, good=3, error=EngineError("out of luck")), max_tries=2, retry_pause_s=0.0)
     with pytest.raises(EngineError, match="out of luck"):
         await collect(play_games(TaskList(tasks(1)), both(hopeless, renderer), RULES, 1))
 
 
 async def test_a_turn_and_a_game_are_tried_as_often_as_allowed_each_try_under_its_own_name(renderer: Any) -> None:
     refusing = Failing(renderer, good=0, error=EngineError("out of luck"))
-    players = both(pool_of(refusing, max_tries=2), renderer)
+    players = both(pool_of(refusing, max_tries=2, retry_pause_s=0.0), renderer)
     with pytest.raises(EngineError, match="out of luck"):
         await collect(play_games(TaskList(tasks(1)), players, RULES, 1, max_tries=3))
     assert refusing.asked == ["test/000000/0", "test/000000/0#2"] * 3
@@ -302,13 +300,45 @@ async def test_a_turn_that_is_tried_no_more_waits_for_no_other_engine(renderer: 
 async def test_a_game_that_finds_no_other_engine_is_counted_once_where_it_was(renderer: Any) -> None:
     class Closing(Failing):
         async def generate(self, requests: Sequence[Request]) -> list[Completion]:
-            pool.close("engine-0")
+            pool.drop("engine-0")
             return await super().generate(requests)
 
     pool = pool_of(Closing(renderer, good=0, error=EngineError("out of luck")), join_timeout_s=0.05)
+    member = pool._members["engine-0"]
     with pytest.raises(EngineError, match="no engine plays talker"):
         await play_game(tasks(1)[0], both(pool, renderer), RULES)
-    assert pool.games == {"engine-0": 0}
+    assert member.games == 0
+
+
+async def test_the_tries_of_a_turn_go_to_engines_that_have_not_failed_it_also_to_those_of_other_arenas(
+    renderer: Any,
+) -> None:
+    """With one engine of its own, an arena once asked that one three times, and again in the game's second try."""
+    own, other, third = (Failing(renderer, good=0, error=EngineError("out of luck")) for _ in range(3))
+    third.good = 99
+    pool = EnginePool("talker", retry_pause_s=60.0)
+    for name, policy, share in (("own", own, 1.0), ("other", other, 0.0), ("third", third, 0.0)):
+        join(pool, name, policy, share)
+    episode = await asyncio.wait_for(play_game(tasks(1)[0], both(pool, renderer), RULES), 30)
+    assert len(episode.turns) == 6
+    assert (len(own.asked), len(other.asked), len(third.asked)) == (1, 1, 6)
+    assert set(pool.games.values()) == {0}
+
+
+async def test_the_only_engine_has_time_between_the_tries_of_a_turn(renderer: Any) -> None:
+    times: list[float] = []
+
+    class Flaky(Failing):
+        async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+            times.append(asyncio.get_running_loop().time())
+            return await super().generate(requests)
+
+    pool = pool_of(Flaky(renderer, good=0, error=EngineError("out of luck")), retry_pause_s=0.05)
+    with pytest.raises(EngineError, match="out of luck"):
+        await play_game(tasks(1)[0], both(pool, renderer), RULES)
+    first, second = (after - before for before, after in pairwise(times))
+    assert 0.04 < first < second
+    assert second > 0.09
 
 
 async def test_engines_join_and_leave_while_games_run(renderer: Any) -> None:
@@ -345,6 +375,35 @@ async def test_an_engine_that_is_reopened_gets_the_games_that_waited(renderer: A
     await asyncio.sleep(0)
     pool.reopen("engine-0")
     assert (await asyncio.wait_for(waiting, 1)).name == "engine-0"
+
+
+async def test_games_wait_for_engines_that_take_no_new_games_as_long_as_these_live(renderer: Any) -> None:
+    """An engine may be drained for hours, if its games are long. That once ended the run: no engine plays."""
+    pool = pool_of(Talker(renderer, []), join_timeout_s=0.05)
+    pool.close("engine-0")
+    waiting = asyncio.create_task(pool.seat())
+    await asyncio.sleep(0.3)
+    assert not waiting.done()
+    pool.reopen("engine-0")
+    assert (await asyncio.wait_for(waiting, 5)).name == "engine-0"
+    pool.close("engine-0")
+    waiting = asyncio.create_task(pool.seat())
+    await asyncio.sleep(0.1)
+    pool.drop("engine-0")
+    with pytest.raises(EngineError, match="no engine plays talker; waited for 0 s"):
+        await asyncio.wait_for(waiting, 5)
+
+
+async def test_an_engine_without_a_share_takes_new_games_while_no_other_is_open(renderer: Any) -> None:
+    pool = EnginePool("talker", join_timeout_s=0.05)
+    for name, share in (("own", 1.0), ("one", 0.0), ("two", 0.0)):
+        join(pool, name, Talker(renderer, []), share)
+    assert [(await pool.seat()).name for _ in range(3)] == ["own"] * 3
+    pool.close("own")
+    assert sorted([(await pool.seat()).name for _ in range(4)]) == ["one", "one", "two", "two"]
+    pool.reopen("own")
+    assert (await pool.seat()).name == "own"
+    assert pool.num_shared == 1
 
 
 async def test_a_game_goes_on_with_the_engine_that_takes_the_place_of_its_own(renderer: Any) -> None:
@@ -387,69 +446,13 @@ async def test_the_first_games_go_to_the_engine_that_has_the_largest_share(rende
     assert [(await pool.seat()).name for _ in range(3)] == ["whole"] * 3
 
 
-async def test_an_engine_without_a_share_gets_no_game_and_leaves_with_its_last(renderer: Any) -> None:
-    pool = EnginePool("talker", join_timeout_s=0.05)
-    join(pool, "leaves", Talker(renderer, []))
-    first, second = await pool.seat(), await pool.seat()
-    assert pool.reshare("leaves", 0.0)
-    with pytest.raises(EngineError, match="no engine plays talker"):
-        await pool.seat()
-    pool.leave(first)
-    assert pool.games == {"leaves": 1}
-    drained = asyncio.create_task(pool.drain("leaves"))
-    await asyncio.sleep(0.01)
-    assert not drained.done()
-    pool.leave(second)
-    await asyncio.wait_for(drained, 1)
-    assert pool.games == {}
-    assert not pool.reshare("leaves", 1.0), "it would have to join again"
-
-
-async def test_an_engine_that_gets_a_share_again_before_it_has_left_stays(renderer: Any) -> None:
-    pool = EnginePool("talker", join_timeout_s=5.0)
-    join(pool, "stays", Talker(renderer, []))
-    game = await pool.seat()
-    pool.reshare("stays", 0.0)
-    waiting = asyncio.create_task(pool.seat())
-    await asyncio.sleep(0.01)
-    pool.reshare("stays", 0.5)
-    assert (await asyncio.wait_for(waiting, 1)) is game
-    pool.leave(game)
-    assert pool.games == {"stays": 1}
-
-
 async def test_games_without_an_engine_end_with_a_line_that_says_so(renderer: Any) -> None:
     pool = pool_of(join_timeout_s=0.05)
     with pytest.raises(EngineError, match="no engine plays talker"):
         await collect(play_games(TaskList(tasks(1)), both(pool, renderer), RULES, 1))
 
 
-async def test_the_wait_for_room_does_not_count_as_a_wait_for_an_engine(renderer: Any) -> None:
-    pool = pool_of(join_timeout_s=0.2)
-    pool.wait_for_room("late")
-    games = asyncio.create_task(collect(play_games(TaskList(tasks(1)), both(pool, renderer), RULES, 1)))
-    await asyncio.sleep(0.5)
-    pool.found_room("late")
-    await asyncio.sleep(0.1)
-    join(pool, "late", Talker(renderer, ["water"]))
-    assert len(await games) == 1
-    pool = pool_of(join_timeout_s=0.2)
-    pool.wait_for_room("late")
-    pool.found_room("late")
-    with pytest.raises(EngineError, match="no engine plays talker"):
-        await collect(play_games(TaskList(tasks(1)), both(pool, renderer), RULES, 1))
-
-
-async def test_the_limit_of_a_wait_for_an_engine_is_for_all_of_it_but_the_wait_for_room(renderer: Any) -> None:
-    pool = pool_of(join_timeout_s=0.2)
-    pool.wait_for_room("late")
-    waiting = asyncio.create_task(pool.seat())
-    await asyncio.sleep(0.3)
-    pool.found_room("late")
-    await asyncio.sleep(0)
-    join(pool, "late", Talker(renderer, []))
-    assert (await asyncio.wait_for(waiting, 5)).name == "late"
-
+async def test_the_limit_of_a_wait_for_an_engine_is_for_all_of_it() -> None:
     asked: list[float] = []
 
     class Noisy(EnginePool):

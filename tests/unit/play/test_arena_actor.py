@@ -14,7 +14,7 @@ from cluster.buffer.buffer_actor import BufferActor
 from cluster.buffer.stream import STAGE
 from cluster.rollout import arena_actor
 from cluster.rollout.arena_actor import ArenaActor
-from cluster.types import Seat
+from cluster.types import Engine, Seat
 from spag_ray.config.parts import StreamConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import decode
@@ -126,3 +126,18 @@ async def test_an_arena_plays_each_game_by_its_own_rules_with_scripted_seats_of_
     assert (taboo.game, taboo.rules, taboo.verdict.payoffs) == ("taboo", "strict", None)
     assert (kuhn.game, kuhn.rules, kuhn.max_turns) == ("kuhn", "", KuhnPoker().max_turns)
     assert kuhn.verdict.payoffs is not None
+
+
+async def test_an_arena_knows_engines_of_which_it_has_no_share_but_its_pace_is_that_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arena_actor, "redirect_output", lambda path: None)
+    arena = ArenaActor("arena-0", "", [taboo_rules(2)], 60, 60, here(BufferActor(str(tmp_path))))
+    nobody: Any = None
+    engines = [Engine(nobody, f"engine-policy-{number}", "policy") for number in range(3)]
+    await arena.share("policy", "policy", [(engines[0], 1.0, True), (engines[1], 0.0, True), (engines[2], 0.0, False)])
+    pool = arena._pools["policy"]
+    assert list(pool.games) == [engine.name for engine in engines]
+    assert arena._pace.num_engines == 1
+    await arena.share("policy", "policy", [(engines[0], 0.0, False)])
+    assert (await pool.seat()).name == "engine-policy-1", "the only one that takes new games"

@@ -143,12 +143,32 @@ def test_a_drained_engine_is_closed_for_arenas_that_get_a_share_of_it_meanwhile(
     assert known(arenas)[1:] == [{"policy-0": (1 / 3, True), "policy-2": (1 / 3, True)}, {"policy-2": (2 / 3, True)}]
 
 
-def test_an_arena_that_an_engine_has_not_left_yet_drains_and_drops_it_too(arenas: Arenas, pools: Pools) -> None:
+def test_every_arena_knows_every_engine_so_it_can_ask_another_than_its_own(arenas: Arenas, pools: Pools) -> None:
+    pools.join(engines(3))
+    handles: Any = arenas.handles
+    assert [{name: told[0] for name, told in arena.engines.items()} for arena in handles] == [
+        {f"policy-{number}": float(number == index) for number in range(3)} for index in range(3)
+    ]
+
+
+def test_an_engine_that_retires_is_closed_everywhere_and_no_longer_shared_out(arenas: Arenas, pools: Pools) -> None:
+    """Once an arena had half of one that was to leave, and of no other one: its games waited for the end of others."""
+    stays, leaves = engines(2)
+    pools.join([stays, leaves])
+    members = Members("plays in policy", [(stays, True)], [leaves])
+    arenas.serve(lambda: {"policy": members})
+    arenas.update("policy")
+    handles: Any = arenas.handles
+    assert [arena.engines for arena in handles] == [{"policy-0": (1 / 3, True), "policy-1": (0.0, False)}] * 3
+
+
+def test_every_arena_drains_and_drops_an_engine(arenas: Arenas, pools: Pools) -> None:
+    """One without a share of it may have games there."""
     first, second, third = engines(3)
     pools.join([first])
     pools.join([second, third])
     handles: Any = arenas.handles
-    assert [arena.engines["policy-0"][0] for arena in handles] == [1.0, 0.0, 0.0], "its games may not have ended"
+    assert [arena.engines["policy-0"][0] for arena in handles] == [1.0, 0.0, 0.0]
     pools.drain(first)
     pools.drop(first)
     assert [arena.calls[-4:-1] for arena in handles] == [["share", "drain", "drop"]] * 3
@@ -161,10 +181,9 @@ def test_an_arena_that_is_replaced_is_told_everything(arenas: Arenas, pools: Poo
     pools.drain(all_engines[2])
     arenas.pause(True)
     before = known(arenas)
-    with arenas.waiting_for_room("policy", "policy", ["policy-4"]):
-        handle: Any = arenas.replace(1, "arena-1", RuntimeError())
+    handle: Any = arenas.replace(1, "arena-1", RuntimeError())
     assert known(arenas) == before
-    assert handle.calls == ["pause", "share", "share", "wait_for_room", "found_room"]
+    assert handle.calls == ["pause", "share", "share"]
 
 
 def test_after_the_end_nothing_is_told(arenas: Arenas, pools: Pools) -> None:

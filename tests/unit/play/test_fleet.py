@@ -20,11 +20,12 @@ from cluster.fleet.fleet import Fleet
 from cluster.fleet.publisher import Publisher
 from cluster.fleet.roster import MAY_BECOME, EngineRecord, Roster, State
 from cluster.learning.learning_policy import LearningPolicy
-from cluster.planning.reservation import Reservation
+from cluster.planning.reservation import NoRoomError, Reservation
 from cluster.rollout import arenas as arenas_module
 from cluster.rollout.arenas import Arenas
 from cluster.run.run import Run
-from cluster.supervision.restart_budget import RestartBudget
+from cluster.runtime.ray_session import NoAnswerError
+from cluster.supervision.restart_budget import RestartBudget, TooManyRestartsError
 from cluster.tracking.recorder import Recorder
 from cluster.types import Engine
 from spag_ray.errors import (
@@ -187,9 +188,14 @@ def test_a_replacement_under_way_when_engines_sleep_is_stopped_and_not_counted(m
     assert len(parts.failures) == 1, "one engine died"
 
 
-@pytest.mark.parametrize("error", [EngineError("no"), SpagError("no room"), ValueError])
-def test_a_replacement_that_fails_is_tried_again_while_others_play(error: Any, make: Callable[..., Parts]) -> None:
-    """ClusterError and WeightSyncError once ended the run. What nobody foresaw still does."""
+@pytest.mark.parametrize(
+    ("error", "num_failures"),
+    [(EngineError("no"), 3), (NoAnswerError("silence"), 3), (NoRoomError("no room"), 1), (ValueError, 1)],
+)
+def test_a_replacement_that_fails_is_tried_again_while_others_play(
+    error: Any, num_failures: int, make: Callable[..., Parts]
+) -> None:
+    """One that finds no room has not failed: nothing is wrong with it. What nobody foresaw ends the run."""
     parts = make(2)
     start, tried = parts.fleet._starter.start, []
 
@@ -207,7 +213,36 @@ def test_a_replacement_that_fails_is_tried_again_while_others_play(error: Any, m
         return
     parts.until(lambda: parts.play() == ["engine-policy-0.4", "engine-policy-1"])
     assert tried == ["engine-policy-0.2", "engine-policy-0.3", "engine-policy-0.4"]
-    assert len(parts.failures) == 3
+    assert len(parts.failures) == num_failures
+
+
+def test_the_engines_of_a_lost_node_count_as_one_restart(make: Callable[..., Parts]) -> None:
+    """Eight engines of a node once left the budget two for the rest of the hour."""
+    parts = make(8)
+    parts.restarts._config = parts.config.supervision.model_copy(update={"max_restarts": 2})
+    with parts.fleet.roster.lock:  # no poll begins
+        time.sleep(0.2)
+        for engine in parts.ray.engines:
+            engine.is_dead = True
+    parts.until(lambda: parts.play() == [f"engine-policy-{number}.2" for number in range(8)])
+    assert len(parts.failures) == 8, "each is recorded"
+
+
+def test_the_count_of_the_kernels_kills_is_looked_at_again_and_again(make: Callable[..., Parts]) -> None:
+    looked: list[float] = []
+    parts = make()
+    parts.patch.setattr(parts.restarts, "poll", lambda: looked.append(time.monotonic()))
+    parts.until(lambda: len(looked) > 2)
+
+
+def test_engines_that_a_version_was_not_taken_by_count_as_one_restart(make: Callable[..., Parts]) -> None:
+    parts = make(3)
+    parts.restarts._config = parts.config.supervision.model_copy(update={"max_restarts": 1})
+    parts.fleet.lose({each.process: "it did not answer" for each in parts.fleet.roster.records})
+    parts.until(lambda: parts.play() == [f"engine-policy-{number}.2" for number in range(3)])
+    parts.fleet.lose({parts.record("engine-policy-0.2").process: "it did not answer"})
+    with pytest.raises(TooManyRestartsError):
+        parts.until(lambda: parts.play()[0] == "engine-policy-0.3")
 
 
 def test_a_replacement_that_refuses_the_weights_and_is_seen_dead_first_counts_once(make: Callable[..., Parts]) -> None:
@@ -249,6 +284,22 @@ def test_two_drains_of_one_engine_both_end_and_it_retires(make: Callable[..., Pa
         assert retired.result(WITHIN_S)
     assert parts.play() == ["engine-policy-0"]
     assert not parts.fleet.retire(record, "again")
+
+
+def test_no_arena_depends_on_an_engine_that_retires(make: Callable[..., Parts]) -> None:
+    """Its games may last for hours. Once an arena's whole share lay on it meanwhile, and the run ended."""
+    parts = make(2)
+    parts.publisher.publish()
+    handles: Any = parts.arenas.handles
+    record = parts.record("engine-policy-1")
+    parts.ray.busy.add("engine-policy-1")
+    with ThreadPoolExecutor() as threads:
+        retired = threads.submit(parts.fleet.retire, record, "fewer are needed")
+        parts.until(lambda: not any(arena.known["policy"].get(record.name, (0.0, False))[1] for arena in handles))
+        told = [dict(arena.known["policy"]) for arena in handles]
+        parts.ray.busy.clear()
+        assert retired.result(WITHIN_S)
+    assert told == [{"engine-policy-0": (0.5, True), "engine-policy-1": (0.0, False)}] * 2
 
 
 def test_new_weights_do_not_wait_for_games_that_wait_for_an_engine(make: Callable[..., Parts]) -> None:
@@ -545,10 +596,10 @@ class Model(RuleBasedStateMachine):
         parts.until(self._is_well)
         versions = {each.version for each in parts.fleet.roster.records if each.learner is parts.policy}
         assert versions <= {parts.policy.version}
+        there = {pool: {each.name: True for each in parts.fleet.roster.of(pool)} for pool in ("policy", "past")}
         for arena in parts.arenas.handles:
-            known = {name for pool in arena.known.values() for name, told in pool.items() if told[0]}  # type: ignore[attr-defined]
-            assert known <= {each.name for each in parts.fleet.roster.records}
-            assert all(told[1] for pool in arena.known.values() for told in pool.values())  # type: ignore[attr-defined]
+            known = {pool: {name: told[1] for name, told in of.items()} for pool, of in arena.known.items()}  # type: ignore[attr-defined]
+            assert known == there, "every arena knows every engine, and that it takes games"
         assert len(parts.failures) <= self.num_failures
 
     def _is_well(self) -> bool:

@@ -29,7 +29,8 @@ class FakeFleet:
     def move_off(self, record: EngineRecord, engine: Engine, reason: str, timeout_s: float) -> bool:
         self.done.append(f"{record.name} leaves: {reason}")
         self.within_s = timeout_s
-        return True
+        has_left, record.state = record.is_up, State.LOST
+        return has_left
 
     def replace(self, record: EngineRecord) -> None:
         self.done.append(f"{record.name} comes back")

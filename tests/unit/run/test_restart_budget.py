@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 import ray
 
-from cluster.supervision.restart_budget import RestartBudget, TooManyRestartsError
+from cluster.supervision import restart_budget
+from cluster.supervision.restart_budget import Incident, RestartBudget, TooManyRestartsError
 from cluster.tracking.recorder import Recorder
 from spag_ray.config.parts import SupervisionConfig
-from spag_ray.errors import LearnersLostError
+from spag_ray.errors import EngineGoneError, LearnersLostError
 from tests.support.runs import records_of
 
 
@@ -25,6 +26,47 @@ def test_restarts_are_bounded_counted_and_written_down(tmp_path: Path) -> None:
     with pytest.raises(TooManyRestartsError):
         restarts.count("arena-0", RuntimeError("it is gone"))
     assert [line["cause"] for line in records_of(tmp_path, "restart")] == ["stuck", "out of memory", "stuck", "crash"]
+
+
+def test_what_one_incident_has_ended_counts_once_and_each_is_written_down(tmp_path: Path) -> None:
+    restarts = RestartBudget(SupervisionConfig(max_restarts=1, within_s=60), Recorder(tmp_path))
+    incident = Incident()
+    for number in range(8):
+        restarts.count(f"engine-policy-{number}", RuntimeError("its node is gone"), incident)
+    with pytest.raises(TooManyRestartsError, match="2 restarts within"):
+        restarts.count("engine-policy-0.2", RuntimeError("it is gone"), Incident())
+    assert len(records_of(tmp_path, "restart")) == 9
+
+
+def test_the_kernels_count_of_kills_explains_only_what_ended_here_shortly_after_it_rose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill of ten days ago, of another user's process, was once the cause of the next restart on any node."""
+    kills = [100]
+    monkeypatch.setattr(restart_budget, "oom_kills", lambda: kills[0])
+    restarts = RestartBudget(SupervisionConfig(), Recorder(tmp_path))
+    here, elsewhere = (
+        RuntimeError(f"The actor died unexpectedly before finishing this task.\n\tpid: 7\n\tip: {ip}\nA worker died.")
+        for ip in (ray.util.get_node_ip_address(), "10.255.0.9")
+    )
+    started = EngineGoneError("an engine's process ended while it started")
+    started.__cause__ = here
+    restarts.count("before any kill", here)
+    kills[0] += 1
+    restarts.poll()
+    for what in (here, elsewhere, started, "engine-policy-0 has not answered a heartbeat for 120 s"):
+        restarts.count("after a kill", what)
+    monkeypatch.setattr(restart_budget, "KILL_EXPLAINS_S", -1.0)
+    restarts.count("long after the kill", here)
+    kills[0] += 1
+    monkeypatch.setattr(restart_budget, "KILL_EXPLAINS_S", 60.0)
+    restarts.count("before the next poll", here)
+    assert [line["cause"] for line in records_of(tmp_path, "restart")] == [
+        "crash",
+        *("out of memory", "crash", "out of memory", "stuck"),
+        "crash",
+        "out of memory",
+    ]
 
 
 def test_an_old_restart_does_not_count(tmp_path: Path) -> None:
