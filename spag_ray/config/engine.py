@@ -76,7 +76,10 @@ class EngineConfig(Part):
     )
     turn_timeout_s: float = Field(600, gt=0, description="a turn that takes longer is retried on another engine")
     start_timeout_s: float = Field(
-        600, gt=0, description="deadline for an engine to start; also how long games wait when there is no engine"
+        600,
+        gt=0,
+        description="deadline for an engine to start; while there is none at all, games wait so long, and "
+        "cluster.placement_timeout_s",
     )
     vllm: dict[str, Any] = Field(
         {}, description="further arguments of vLLM's engine, by vLLM's names (quantization: fp8, ...)"
