@@ -92,7 +92,7 @@ class EngineConfig(Part):
 
     @property
     def longest_turn_s(self) -> float:
-        """No turn takes longer: it has three attempts, perhaps after a wait for an engine."""
+        """No turn takes longer that need not wait for room: it has three attempts, perhaps after an engine's start."""
         return 3 * self.turn_timeout_s + self.start_timeout_s
 
     @model_validator(mode="after")
