@@ -131,7 +131,7 @@ def _win_table(matches: Sequence[Match], names: Sequence[str], game: GameNames) 
 
 def _attackers_score(match: Match) -> str:
     found = share(match, lambda outcome: outcome.score(Role.ATTACKER))
-    return f"{100 * found.value:.0f} [{100 * found.low:.0f},{100 * found.high:.0f}] {len(match.games)}"
+    return f"{found.in_percent.replace(', ', ',')} {len(match.games)}"
 
 
 def _player_table(matches: Sequence[Match], names: Sequence[str], game: GameNames) -> Table:

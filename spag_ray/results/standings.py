@@ -53,6 +53,16 @@ class Estimate:
     low: float
     high: float
 
+    @property
+    def in_percent(self) -> str:
+        """Of a share; without an interval that says nothing, as with fewer than MIN_WORDS words.
+
+        >>> Estimate(0.5, 0.412, 0.588).in_percent, Estimate(0.5, 0, 1).in_percent
+        ('50 [41, 59]', '50')
+        """
+        told = "" if (self.low, self.high) == (0, 1) else f" [{100 * self.low:.0f}, {100 * self.high:.0f}]"
+        return f"{100 * self.value:.0f}{told}"
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -101,8 +111,7 @@ def outcome_cells(match: Match, kinds: Sequence[Sequence[Outcome]] = ENDS) -> li
     games."""
     if not match.games:
         return ["-"] * len(kinds)
-    found = [share(match, lambda outcome, kind=kind: float(outcome in kind)) for kind in kinds]
-    return [f"{100 * each.value:.0f} [{100 * each.low:.0f}, {100 * each.high:.0f}]" for each in found]
+    return [share(match, lambda outcome, kind=kind: float(outcome in kind)).in_percent for kind in kinds]
 
 
 def _score_interval(tally: NDArray[np.float64]) -> tuple[float, float]:

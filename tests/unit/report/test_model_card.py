@@ -44,7 +44,7 @@ def test_every_model_gets_a_card_with_what_was_measured(tmp_path: Path) -> None:
     newest = card_of(run, "spag-2")
     assert "# spag-2 of the run rounds" in newest
     assert "tiny, after imitation and 2 of 2 rounds of self-play" in newest
-    assert "| spag-2 v spag-2 | 2 | 50 [0, 100] | 0 [0, 100] | 0 [0, 100] | 50 [0, 100] |" in newest
+    assert "| spag-2 v spag-2 | 2 | 50 | 0 | 0 | 50 |" in newest
     assert "Mean score over both seats against imitated: " in newest
     assert "| arc | acc | 50.0 ± 1.0 | 20 |" in newest
     assert "| `objective.loss` | spag |" in newest
