@@ -174,7 +174,8 @@ class Publisher:
             for engine in records:
                 self.drain(engine)
             loads = [engine.handle.load_saved.remote(saved) for engine in records]
-            answers = gather(list(records), loads, self._timeout_s)
+            # Turns may be in progress all the same: `drain` does not wait for games that cannot end now.
+            answers = gather(list(records), loads, self._config.load_within_s(in_flight=False))
             answers.check(f"{', '.join(sorted({folder for folder, _ in saved.values()}))}: not loaded by ")
             self.fleet.lose(answers.lost)
             newest = max((version for _, version in saved.values()), default=0)

@@ -180,11 +180,7 @@ class PolicyTraining:
         return is_of_start and spec.method == "self_play"
 
     def _scored(
-        self,
-        learners: LearnerGroup,
-        games: list[GameSample],
-        training_stage: TrainingStage,
-        tell: Callable[[], None],
+        self, learners: LearnerGroup, games: list[GameSample], training_stage: TrainingStage, tell: Callable[[], None]
     ) -> list[GameSample]:
         """The games with their log-probabilities under the current weights, and under those of the stage's start if
         they differ. The first step's games need none under the current weights: the learner still has these then.

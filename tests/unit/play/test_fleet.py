@@ -70,7 +70,7 @@ class Parts:
         self.patch.setattr(fleet_module, "CLOSE_WITHIN_S", 0.1)
         self.patch.setattr(arenas_module.Arenas, "_start", lambda arenas, index: self._arena(arenas, index))
         self.config = config_of(
-            f"placement={placement}; sync.update={update}; sync.timeout_s=0.5; sync.channel=object_store; "
+            f"placement={placement}; sync.update={update}; sync.timeout_s=0.5; sync.channel=object_store; engine.turn_timeout_s=1; "
             "supervision.heartbeat_timeout_s=0.5; supervision.max_restarts=100000; engine.start_timeout_s=5; "
             "self_play.num_arenas=2"
         )
@@ -155,6 +155,18 @@ def test_a_lost_engine_is_replaced_and_plays_the_newest_version(make: Callable[.
     assert len(parts.failures) == 1
     for arena in parts.arenas.handles:
         assert set(arena.known["policy"]) <= {"engine-policy-0.2", "engine-policy-1"}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("update", "is_lost"), [("between_turns", False), ("in_flight", True)])
+def test_an_engine_may_finish_its_turns_before_it_loads(update: str, is_lost: bool, make: Callable[..., Parts]) -> None:
+    """Once every engine with a turn longer than sync.timeout_s was killed, and counted as a failure. With `in_flight`
+    nothing waits for turns, so an engine that takes this long hangs."""
+    parts = make(2, update=update)
+    busy = parts.ray.engines[0]
+    busy.turns_end = time.monotonic() + 0.9  # longer than sync.timeout_s, within engine.turn_timeout_s
+    parts.publisher.publish()
+    assert busy.is_dead == is_lost
+    assert busy.loaded == ([] if is_lost else [1])
 
 
 def test_an_engine_that_dies_while_the_learner_works_starts_when_the_engines_wake(make: Callable[..., Parts]) -> None:
