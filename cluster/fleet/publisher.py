@@ -13,7 +13,7 @@ import ray
 
 from actors.policy import WakePart
 from cluster.fleet.fleet import LOOK_EVERY_S, Fleet
-from cluster.fleet.roster import EngineRecord, State
+from cluster.fleet.roster import UP, EngineRecord, State
 from cluster.handles import Ref, SavedWeights
 from cluster.learning.direct_channel import gather
 from cluster.learning.learning_policy import LearningPolicy
@@ -139,7 +139,9 @@ class Publisher:
     def _give_version(self, policy: LearningPolicy) -> list[EngineRecord]:
         """Give the exported version to every engine of a policy that does not leave; returns those that have it."""
         with self._roster.lock:
-            records = self._roster.of_learner(policy, State.BEHIND, State.PLAYING, State.ASLEEP)
+            # Draining are those whose channel broke when learners were lost, too: they have a part of a version, and
+            # this one opens them again.
+            records = self._roster.of_learner(policy, *UP)
             engines = {record.process: record for record in records if not record.leaving}
         lost = policy.publish(list(engines), self)
         self.fleet.lose(lost)

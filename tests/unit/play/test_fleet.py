@@ -19,6 +19,7 @@ from cluster.fleet import fleet as fleet_module
 from cluster.fleet.fleet import Fleet
 from cluster.fleet.publisher import Publisher
 from cluster.fleet.roster import MAY_BECOME, EngineRecord, Roster, State
+from cluster.learning.direct_channel import Answers
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.planning.reservation import Reservation
 from cluster.rollout import arenas as arenas_module
@@ -38,7 +39,7 @@ from spag_ray.errors import (
 )
 from spag_ray.game.rules import Role
 from spag_ray.host.folder_lease import FolderLease
-from tests.support.fake_engines import FakeRay
+from tests.support.fake_engines import _PENDING, FakeRay, FakeRef
 from tests.support.runs import records_of
 from tests.support.settings import config_of
 
@@ -70,7 +71,7 @@ class Parts:
         self.patch.setattr(fleet_module, "CLOSE_WITHIN_S", 0.1)
         self.patch.setattr(arenas_module.Arenas, "_start", lambda arenas, index: self._arena(arenas, index))
         self.config = config_of(
-            f"placement={placement}; sync.update={update}; sync.timeout_s=0.5; sync.channel=object_store; engine.turn_timeout_s=1; "
+            f"placement={placement}; sync.update={update}; sync.timeout_s=0.5; sync.channel=object_store; engine.turn_timeout_s=4; "
             "supervision.heartbeat_timeout_s=0.5; supervision.max_restarts=100000; engine.start_timeout_s=5; "
             "self_play.num_arenas=2"
         )
@@ -163,7 +164,7 @@ def test_an_engine_may_finish_its_turns_before_it_loads(update: str, is_lost: bo
     nothing waits for turns, so an engine that takes this long hangs."""
     parts = make(2, update=update)
     busy = parts.ray.engines[0]
-    busy.turns_end = time.monotonic() + 0.9  # longer than sync.timeout_s, within engine.turn_timeout_s
+    busy.turns_end = time.monotonic() + 2.5  # longer than sync.timeout_s, within engine.turn_timeout_s
     parts.publisher.publish()
     assert busy.is_dead == is_lost
     assert busy.loaded == ([] if is_lost else [1])
@@ -244,6 +245,28 @@ def test_a_replacement_that_refuses_the_weights_and_is_seen_dead_first_counts_on
     assert refused == ["engine-policy-0.2"]
     assert len(parts.failures) == 2, "the first engine died, and the second"
     assert len(parts.ray.alive) == 1
+
+
+def test_engines_of_a_broken_channel_take_the_next_version_if_learners_were_lost_meanwhile(
+    make: Callable[..., Parts],
+) -> None:
+    """They are drained, with a part of a version. Once they stayed so for ever, and no version reached them."""
+    parts = make(3, update="between_games")
+    parts.publisher.publish()
+    channel = SimpleNamespace(send=lambda version, engines: (0, Answers(dict.fromkeys(engines, 0)), False))
+    learners: Any = parts.policy.learners
+    parts.policy._direct = channel  # type: ignore[assignment]
+    learners.bucket_refs, learners.timeout_s = (lambda: [FakeRef(lambda: _PENDING)]), 0.1
+    with pytest.raises(LearnersLostError):
+        parts.publisher.publish()
+    assert [each.state for each in parts.fleet.roster.records[1:]] == [State.DRAINING] * 2
+    parts.policy._direct = None
+    learners.bucket_refs, learners.timeout_s = list, 5.0
+    parts.policy.forget_export()
+    parts.publisher.publish()
+    parts.until(lambda: parts.play() == ["engine-policy-0.2", "engine-policy-1", "engine-policy-2"])
+    assert {(each.state, each.version) for each in parts.fleet.roster.records} == {(State.PLAYING, 2)}
+    assert [engine.loaded[-1] for engine in parts.ray.alive] == [2, 2, 2]
 
 
 def test_two_drains_of_one_engine_both_end_and_it_retires(make: Callable[..., Parts]) -> None:
