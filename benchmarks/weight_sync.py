@@ -45,10 +45,10 @@ from cluster.runtime.ray_session import ray_session
 from cluster.types import Engine
 from spag_ray.channels.base import CHANNELS
 from spag_ray.config.engine import EngineConfig, SyncConfig
-from spag_ray.config.run import RunConfig
 from spag_ray.config.loading import load_config
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import ClusterConfig, LearnerConfig
+from spag_ray.config.run import RunConfig
 from spag_ray.game.rules import Role
 from spag_ray.results.lines import SyncLine
 from spag_ray.results.metric_lines import MetricLines

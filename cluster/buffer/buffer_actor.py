@@ -116,8 +116,9 @@ class BufferActor(Actor):
 
     @actor_method
     async def take(self, stage: str) -> list[bytes]:
-        await self._ready(stage)
-        return self._buffer.take(stage)
+        async with self._writing:  # a thread may write to the stage's log, which is closed now
+            await self._ready(stage)
+            return self._buffer.take(stage)
 
     @actor_method
     async def played(self, stage: str) -> dict[int, str]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -426,6 +427,27 @@ async def test_episodes_during_a_write_are_written_once(tmp_path: Path, monkeypa
     assert len(await buffer.batch(1) or []) == 20
     assert [episode.number for episode in read_log(tmp_path / "stream.log")] == list(range(20))
     assert len(syncs) <= 3
+
+
+async def test_a_stage_is_taken_when_the_write_under_way_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taking closes the log that a thread writes to."""
+    append, may_end = EpisodeLog.append, threading.Event()
+
+    def slow(log: EpisodeLog, *records: bytes) -> list[LogPlace]:
+        assert may_end.wait(10)
+        return append(log, *records)
+
+    monkeypatch.setattr(EpisodeLog, "append", slow)
+    buffer = BufferActor(str(tmp_path))
+    adding = asyncio.create_task(buffer.add([encode(played(GameTask(0, "river", "spag-1")))]))
+    await asyncio.sleep(0.05)
+    taking = asyncio.create_task(buffer.take("spag-1"))
+    await asyncio.sleep(0.05)
+    assert not taking.done()
+    may_end.set()
+    assert await adding == len(await taking) == 1
 
 
 async def test_what_a_full_disk_refused_is_written_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
