@@ -165,16 +165,19 @@ class Publisher:
 
     def give(self, pool: str, saved: SavedWeights) -> None:
         """Every engine of a pool plays saved weights or adapters once its games have ended, or several players' weights
-        in turn; so do replacements.
+        in turn; so do replacements. Nothing is done if they have these already: a pool that learners publish to forgets
+        what it was given before the next version.
 
         Raises WeightSyncError when none can load them.
         """
         with self.fleet.updating:
-            self.fleet.saved[pool] = saved
+            if self.fleet.saved.get(pool) == saved:
+                return
             with self._roster.lock:
                 records = {each.process: each for each in self._roster.records if each.pool == pool and each.may_play}
             for engine in records:
                 self.drain(engine)
+            self.fleet.saved[pool] = saved  # only now: those that could not be drained have not got them
             loads = [engine.handle.load_saved.remote(saved) for engine in records]
             # Turns may be in progress all the same: `drain` does not wait for games that cannot end now.
             answers = gather(list(records), loads, self._config.load_within_s(in_flight=False))

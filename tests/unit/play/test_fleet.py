@@ -319,6 +319,21 @@ def test_saved_weights_reach_every_engine_of_a_pool_and_the_next_ones(make: Call
     assert parts.record("engine-past-0.2").version == 7
 
 
+def test_weights_that_a_pool_has_are_not_given_again(make: Callable[..., Parts]) -> None:
+    """A league gives its past versions anew at every version: the learner waited for their longest game each time."""
+    parts = make()
+    parts.fleet.start("other", "past", "past", 1)
+    for _ in range(2):
+        parts.publisher.give("past", {None: ("/saved", 7)})
+        parts.ray.busy.add("engine-past-0")  # a game that does not end
+    parts.ray.busy.clear()
+    parts.publisher.give("past", {None: ("/saved", 8)})
+    parts.publisher.forget("past")
+    parts.publisher.give("past", {None: ("/saved", 8)})
+    given = [each[None] for each in parts.ray.engines[0].loaded]
+    assert given == [("/saved", 7), ("/saved", 8), ("/saved", 8)]
+
+
 def test_an_engine_whose_process_ends_while_it_starts_is_a_line_with_its_logs(make: Callable[..., Parts]) -> None:
     parts = make()
     parts.ray.start_s = 5.0
