@@ -21,7 +21,6 @@ from cluster.learning.learner_actor import LearnerActor, LearnerHandle
 from cluster.learning.memory_fault import out_of_memory
 from cluster.planning.reservation import Reservation
 from cluster.runtime.ray_session import get
-from cluster.types import Engine
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import LearnerConfig
 from spag_ray.errors import LearnerError, LearnersLostError
