@@ -86,7 +86,7 @@ class League:
     """A run's record of its players: kept versions, and results of every pair. `newest`: the version that training has
     made last. `numbers`: (the published number from which on it holds, by how much numbers are higher than versions);
     unlike the rest it is not in checkpoints, because numbers are never taken back. `shares`: of the games against kept
-    versions, those of each place, as drawn last; drawn again after a resume."""
+    versions, those of each place, as drawn last; drawn again after a resume. `places`: the versions drawn last."""
 
     config: LeagueConfig
     seed: int
@@ -94,9 +94,9 @@ class League:
     matrix: WinMatrix = field(default_factory=WinMatrix)
     draws: int = 0
     newest: int | None = None
-    offset: int = 0  # of versions
     numbers: list[tuple[int, int]] = field(default_factory=list)
     shares: list[float] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
 
     @property
     def is_open(self) -> bool:
@@ -113,7 +113,7 @@ class League:
     def reached(self, num_trained: int, number: int) -> bool:
         """Training has made its version `num_trained`, which is published as `number`. Returns False if the league had
         it before: a resumed run publishes it again."""
-        before, self.newest = self.newest, num_trained + self.offset
+        before, self.newest = self.newest, num_trained
         if number - self.newest != (self.numbers[-1][1] if self.numbers else 0):
             self.numbers.append((number, number - self.newest))
         return self.newest != before
@@ -150,28 +150,30 @@ class League:
 
     def draw(self, count: int, again: bool = False) -> list[PastVersion]:
         """`count` of the kept versions, for the next games; a version is repeated only if there are fewer, or if it
-        stands for much of an equilibrium. `again`: the same ones as at the last draw, if no game was recorded since."""
+        stands for much of an equilibrium. One that was drawn last time keeps its place, so its engine has nothing to
+        load. `again`: the same ones as at the last draw, if no game was recorded since."""
         if not again:
             self.draws += 1
-        self.shares = []
+        before, self.places, self.shares = self.places, [], []
         if not self.kept or not count:
             return []
         chance = random.Random(f"{self.seed}/past/{self.draws}")
-        mixture, numbers = self.mixture(), list(range(len(self.kept)))
-        if count >= len(numbers):  # all are met, each for its share
-            chance.shuffle(numbers)
-            places = [numbers[place % len(numbers)] for place in range(count)]
-            self.shares = [mixture[number] / places.count(number) for number in places]
+        mixture, all_are_met = self.mixture(), count >= len(self.kept)
+        if all_are_met:
+            drawn = [place % len(self.kept) for place in range(count)]
+        elif self.config.choose == "nash":
+            drawn = _spread(mixture, count, chance.random())
         else:
-            self.shares = [1 / count] * count
-            if self.config.choose == "nash":
-                places = _spread(mixture, count, chance.random())
-            else:
-                places, weights = [], dict(enumerate(mixture))
-                while len(places) < count:
-                    places += chance.choices(list(weights), list(weights.values()))
-                    del weights[places[-1]]
-        return [self.kept[number] for number in places]
+            drawn, weights = [], dict(enumerate(mixture))
+            while len(drawn) < count:
+                drawn += chance.choices(list(weights), list(weights.values()))
+                del weights[drawn[-1]]
+        versions = [past.version for past in self.kept]
+        self.places = _in_place([versions[number] for number in drawn], before)
+        numbers = [versions.index(version) for version in self.places]
+        # Where all are met, each gets its share of the games.
+        self.shares = [mixture[number] / numbers.count(number) if all_are_met else 1 / count for number in numbers]
+        return [self.kept[number] for number in numbers]
 
     def mixture(self) -> list[float]:
         """The meta-strategy: the share of the games against earlier versions that each kept version is to get."""
@@ -235,7 +237,7 @@ class League:
         self.kept = [past for past in kept if is_there(past)]
         self.matrix = WinMatrix.from_json(state["games"])
         self.draws = state["draws"]
-        self.newest, self.offset = state["newest"], state["offset"]
+        self.newest, self.places = state["newest"], list(state.get("places", ()))
 
     def as_json(self) -> dict[str, Any]:
         """What a checkpoint has of it."""
@@ -243,7 +245,7 @@ class League:
             "kept": [{"version": past.version, "folders": dict(past.folders)} for past in self.kept],
             "draws": self.draws,
             "newest": self.newest,
-            "offset": self.offset,
+            "places": list(self.places),
             "games": self.matrix.as_json(),
         }
 
@@ -280,6 +282,20 @@ def _spread(shares: Sequence[float], count: int, start: float) -> list[int]:
     """
     ends = list(itertools.accumulate(shares))
     return [min(bisect.bisect_right(ends, (place + start) / count), len(ends) - 1) for place in range(count)]
+
+
+def _in_place(drawn: Sequence[int], before: Sequence[int]) -> list[int]:
+    """`drawn` in an order in which as many as can be have the place that they had before.
+
+    >>> _in_place([1, 2, 3], [3, 5, 1])
+    [3, 2, 1]
+    """
+    left, kept = list(drawn), dict[int, int]()
+    for place, version in enumerate(before[: len(drawn)]):
+        if version in left:
+            left.remove(version)
+            kept[place] = version
+    return [kept[place] if place in kept else left.pop(0) for place in range(len(drawn))]
 
 
 def version_of(player: str) -> int:

@@ -48,6 +48,7 @@ from spag_ray.config.engine import EngineConfig, SyncConfig
 from spag_ray.config.loading import load_config
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import ClusterConfig, LearnerConfig
+from spag_ray.config.run import RunConfig
 from spag_ray.game.rules import Role
 from spag_ray.results.lines import SyncLine
 from spag_ray.results.metric_lines import MetricLines
@@ -134,8 +135,13 @@ def time_syncs(
         found: dict[str, dict[str, Any]] = {}
         version = 0
         for channel in channels:
-            sync = SyncConfig(channel=channel)
-            direct = DirectChannel(learners, sync, 1) if CHANNELS[channel].is_direct else None
+            settings = RunConfig(
+                placement=CHANNELS[channel].gpus or "separate",
+                engine=config,
+                learner=config_of_learner,
+                sync=SyncConfig(channel=channel),
+            )
+            direct = DirectChannel(learners, settings) if CHANNELS[channel].is_direct else None
             exported = None
             seconds, gaps, num_bytes = [], [], 0
             for repeat in range(repeats + 1):
@@ -144,11 +150,11 @@ def time_syncs(
                 began = time.perf_counter()
                 exported = None  # frees the previous version in the object store, as in a run
                 exported = export(learners, version, probe, direct)
-                report, _ = publish(exported, engines, sync)
+                report, _ = publish(exported, engines, settings)
                 asyncio.run(answer(engines, prompt, version))
                 if repeat:  # the first sync also allocates pages, or connects
                     seconds.append(time.perf_counter() - began)
-                gaps.append(verify_weights(exported, engines, sync, probe, report)[0].probe_gap_mean)
+                gaps.append(verify_weights(exported, engines, settings, probe, report)[0].probe_gap_mean)
                 num_bytes = report.num_bytes
             found[channel] = {"seconds": seconds, "num_bytes": num_bytes, "largest_gap": max(gaps)}
             print(json.dumps({"engines": num_engines, "channel": channel, "all_seconds": seconds}), flush=True)

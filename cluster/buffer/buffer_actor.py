@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -116,8 +116,9 @@ class BufferActor(Actor):
 
     @actor_method
     async def take(self, stage: str) -> list[bytes]:
-        await self._ready(stage)
-        return self._buffer.take(stage)
+        async with self._writing:  # a thread may write to the stage's log, which is closed now
+            await self._ready(stage)
+            return self._buffer.take(stage)
 
     @actor_method
     async def played(self, stage: str) -> dict[int, str]:
@@ -148,10 +149,13 @@ class BufferActor(Actor):
 
     @actor_method
     async def open_stream(self, spec: StreamSpec, cursor: Mapping[str, Any] | None = None) -> None:
-        """Start a stream, or resume it at `cursor`."""
+        """Start a stream, or resume it at `cursor`, whose `versions` are the numbers under which its weights are
+        published now."""
         await self._ready()
         async with self._writing, self._reading:
-            await asyncio.to_thread(self._begin, spec, cursor)
+            # Attempts since the checkpoint have left no numbers in its cursor, but in the one beside their games.
+            last = json.loads(self._cursor_path.read_text(encoding="utf-8")) if self._cursor_path.exists() else {}
+            await asyncio.to_thread(self._begin, spec, cursor, None, last.get("numbers"))
             self._save_cursor()
             write_atomically(self._spec_path, _spec_as_json(spec))
         self._tell()
@@ -180,11 +184,20 @@ class BufferActor(Actor):
                 if not self._buffer.has_read(stage):
                     await asyncio.to_thread(self._buffer.read, stage)
 
-    def _begin(self, spec: StreamSpec, cursor: Mapping[str, Any] | None, leases: Leases | None = None) -> None:
-        """Runs in a thread; the caller holds `_reading`, so nothing else uses the buffer."""
+    def _begin(
+        self,
+        spec: StreamSpec,
+        cursor: Mapping[str, Any] | None,
+        leases: Leases | None = None,
+        numbers: Sequence[Any] | None = None,
+    ) -> None:
+        """Runs in a thread; the caller holds `_reading`, so nothing else uses the buffer. `numbers`: those of all
+        attempts so far, in place of the cursor's (lineage.py)."""
         self._buffer.check_lease(now=True)
         self._spec = spec
         stream = GameStream(spec.words, spec.config, spec.versions, spec.seed, spec.opponents)
+        if numbers is not None:
+            cursor = {**(cursor or stream.cursor()), "numbers": numbers}
         self._buffer.open_stream(stream, cursor, leases)
         self._leases.begin(stream.leases())
         self._is_open = True

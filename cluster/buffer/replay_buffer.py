@@ -91,10 +91,13 @@ class ReplayBuffer:
         return {number: read_head(data).scenario for number, data in self._stage(stage).items()}
 
     def take(self, stage: str) -> list[bytes]:
-        """All episodes of a stage, in the order of their numbers; they are removed from memory."""
+        """All episodes of a stage, in the order of their numbers; they are removed from memory, and the log is closed:
+        a run has thousands of stages. Nothing may be written meanwhile; what comes later opens it again."""
         waiting = self._stage(stage)
         del self._waiting[stage]
         self._waiting_since.pop(stage, None)
+        if (log := self._logs.pop(stage, None)) is not None:
+            log.close()
         return [waiting[number] for number in sorted(waiting)]
 
     def count(self, stage: str) -> GameCount:

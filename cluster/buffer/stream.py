@@ -34,6 +34,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from actors.arena import GameTask
+from cluster.buffer.lineage import Lineage
 from cluster.buffer.log_mark import LogMark, LogTail, Numbers, WinRates
 from spag_ray.config.parts import ReplayOrder, StreamConfig
 from spag_ray.episodes.episode import Played
@@ -178,6 +179,7 @@ class GameStream:
         self._batch: dict[int, bytes] = {}
         self._repeated: set[int] = set()
         self._versions = dict(versions)
+        self._lineage = Lineage([(0, dict(versions))])
         self._num_learned = 0
         self._win_rates = WinRates()
         self._tail = LogTail()
@@ -187,6 +189,7 @@ class GameStream:
         """The state that is not in the log, as plain JSON."""
         return {
             "versions": self._versions,
+            "numbers": list(self._lineage.starts),
             "num_learned": self._num_learned,
             "batch": list(self._batch),
             "finished_with": self._finished_with.as_json(),
@@ -217,6 +220,7 @@ class GameStream:
         batch: list[int] = []
         if cursor is not None:
             self._versions = dict(cursor["versions"])
+            self._lineage = Lineage.from_cursor(cursor)
             self._num_learned = cursor["num_learned"]
             self._finished_with = Numbers(*cursor["finished_with"])
             lag = Counter({int(lag): count for lag, count in cursor["counts"]["lag"].items()})
@@ -332,6 +336,7 @@ class GameStream:
         self._batch = {}
         self._versions = dict(versions)
         self._num_learned += 1
+        self._lineage.published(self._num_learned, versions)
 
     def counts(self) -> StreamCounts:
         self._counts.waiting = len(self._queue)
@@ -375,7 +380,9 @@ class GameStream:
         return {name: version for name, version in game.oldest_versions.items() if name in self._versions}
 
     def _lag(self, versions: Mapping[str, int]) -> int:
-        return max((self._versions[name] - version for name, version in versions.items()), default=0)
+        """In versions of the stream: the same weights have another number after a resume."""
+        found = (self._lineage.version_of(name, number) for name, number in versions.items())
+        return self._num_learned - min(found, default=self._num_learned)
 
     def _is_stale(self, versions: Mapping[str, int]) -> bool:
         return self._lag(versions) > self._config.max_lag

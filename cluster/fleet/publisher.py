@@ -13,7 +13,7 @@ import ray
 
 from actors.policy import WakePart
 from cluster.fleet.fleet import LOOK_EVERY_S, Fleet
-from cluster.fleet.roster import EngineRecord, State
+from cluster.fleet.roster import UP, EngineRecord, State
 from cluster.handles import Ref, SavedWeights
 from cluster.learning.direct_channel import gather
 from cluster.learning.learning_policy import LearningPolicy
@@ -139,7 +139,9 @@ class Publisher:
     def _give_version(self, policy: LearningPolicy) -> list[EngineRecord]:
         """Give the exported version to every engine of a policy that does not leave; returns those that have it."""
         with self._roster.lock:
-            records = self._roster.of_learner(policy, State.BEHIND, State.PLAYING, State.ASLEEP)
+            # Draining are those whose channel broke when learners were lost, too: they have a part of a version, and
+            # this one opens them again.
+            records = self._roster.of_learner(policy, *UP)
             engines = {record.process: record for record in records if not record.leaving}
         lost = policy.publish(list(engines), self)
         self.fleet.lose(lost)
@@ -163,18 +165,22 @@ class Publisher:
 
     def give(self, pool: str, saved: SavedWeights) -> None:
         """Every engine of a pool plays saved weights or adapters once its games have ended, or several players' weights
-        in turn; so do replacements.
+        in turn; so do replacements. Nothing is done if they have these already: a pool that learners publish to forgets
+        what it was given before the next version.
 
         Raises WeightSyncError when none can load them.
         """
         with self.fleet.updating:
-            self.fleet.saved[pool] = saved
+            if self.fleet.saved.get(pool) == saved:
+                return
             with self._roster.lock:
                 records = {each.process: each for each in self._roster.records if each.pool == pool and each.may_play}
             for engine in records:
                 self.drain(engine)
+            self.fleet.saved[pool] = saved  # only now: those that could not be drained have not got them
             loads = [engine.handle.load_saved.remote(saved) for engine in records]
-            answers = gather(list(records), loads, self._timeout_s)
+            # Turns may be in progress all the same: `drain` does not wait for games that cannot end now.
+            answers = gather(list(records), loads, self._config.load_within_s(in_flight=False))
             answers.check(f"{', '.join(sorted({folder for folder, _ in saved.values()}))}: not loaded by ")
             self.fleet.lose(answers.lost)
             newest = max((version for _, version in saved.values()), default=0)

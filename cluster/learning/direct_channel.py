@@ -21,7 +21,7 @@ from cluster.runtime.locks import check_may_wait
 from cluster.runtime.ray_session import Retry, first_line, is_gone, is_unavailable
 from cluster.types import Engine
 from spag_ray.channels.base import ChannelBrokenError
-from spag_ray.config.engine import SyncConfig
+from spag_ray.config.run import RunConfig
 from spag_ray.errors import LearnersLostError, WeightSyncError
 
 
@@ -40,19 +40,20 @@ class EngineClient:
     WeightSyncError when none is left and one refused, ChannelBrokenError when the others cannot take the version
     without an engine that was left out.
 
-    `workers_per_engine`: each engine's ranks in an NCCL group, after the sender's rank 0. `abort` is the sender's:
-    called when an engine is left out for which it may wait.
+    Each engine's ranks in an NCCL group, one for each of its GPUs, come after the sender's rank 0. `abort` is the
+    sender's: called when an engine is left out for which it may wait.
     """
 
-    def __init__(self, engines: Sequence[Engine], workers_per_engine: int, in_flight: bool, timeout_s: float) -> None:
+    def __init__(self, engines: Sequence[Engine], config: RunConfig) -> None:
         self.version = 0
         self.lost: dict[str, str] = {}
-        self.timeout_s = timeout_s
+        self.timeout_s = config.sync.timeout_s
         self.abort: Callable[[], bool] = lambda: False
         self._answers: Answers[None] = Answers()
         self._engines = list(engines)
-        self._workers_per_engine = workers_per_engine
-        self._in_flight = in_flight
+        self._workers_per_engine = config.engine.tensor_parallel_size
+        self._in_flight = config.sync.update == "in_flight"
+        self._begin_within_s = config.load_within_s(self._in_flight)
 
     @property
     def world_size(self) -> int:
@@ -67,7 +68,7 @@ class EngineClient:
         self._all(lambda index, engine: engine.handle.open_channel.remote(own(index)))
 
     def start_weight_update(self) -> None:
-        self._all(lambda _, engine: engine.handle.begin_update.remote(self._in_flight))
+        self._all(lambda _, engine: engine.handle.begin_update.remote(self._in_flight), within_s=self._begin_within_s)
 
     def update_weights(self, update_info: Any) -> None:
         self._all(lambda _, engine: engine.handle.take_update.remote(update_info))
@@ -79,10 +80,12 @@ class EngineClient:
         """Raises WeightSyncError with the reasons if engines refused and none is left."""
         self._answers.check(f"version {self.version} was not taken by ")
 
-    def _all(self, call: Callable[[int, Engine], Ref[None]], is_joint: bool = True) -> None:
+    def _all(
+        self, call: Callable[[int, Engine], Ref[None]], is_joint: bool = True, within_s: float | None = None
+    ) -> None:
         """`is_joint`: the sender may take part in this call, and wait for an engine that is gone."""
         refs = [call(index, engine) for index, engine in enumerate(self._engines)]
-        answers = gather(self._engines, refs, self.timeout_s)
+        answers = gather(self._engines, refs, within_s or self.timeout_s)
         self._engines = list(answers.found)
         self.lost |= {engine.name: reason for engine, reason in answers.lost.items()}
         self._answers.lost |= answers.lost
@@ -170,19 +173,16 @@ def _answer(engine: Engine, ref: Ref[R], until: float, again: Callable[[Engine],
 class Senders(Protocol):
     """Learner ranks that send their weights themselves (LearnerGroup)."""
 
-    def open_channel(
-        self, channel: str, engines: Sequence[Engine], workers_per_engine: int, in_flight: bool, timeout_s: float
-    ) -> None: ...
+    def open_channel(self, channel: str, client: EngineClient) -> None: ...
     def send(self, version: int) -> SendReport: ...
 
 
 class DirectChannel:
     """The learner ranks' end of a channel. It is opened for the current engines, and again when they have changed."""
 
-    def __init__(self, learners: Senders, config: SyncConfig, workers_per_engine: int) -> None:
+    def __init__(self, learners: Senders, config: RunConfig) -> None:
         self._learners = learners
         self._config = config
-        self._workers_per_engine = workers_per_engine
         self._connected: list[str] = []
 
     def send(self, version: int, engines: Sequence[Engine]) -> tuple[int, Answers[int], bool]:
@@ -197,18 +197,15 @@ class DirectChannel:
         def played(engine: Engine) -> Ref[int]:
             return engine.handle.played_version.remote()
 
-        answers = gather(engines, list(map(played, engines)), self._config.timeout_s, again=played)
+        answers = gather(engines, list(map(played, engines)), self._config.sync.timeout_s, again=played)
         alive = list(answers.found)
         names = [engine.name for engine in alive]
         if not alive:
             return 0, answers, True
         try:
             if names != self._connected:
-                in_flight = self._config.update == "in_flight"
                 self._connected = []  # also if an engine refuses
-                self._learners.open_channel(
-                    self._config.channel, alive, self._workers_per_engine, in_flight, self._config.timeout_s
-                )
+                self._learners.open_channel(self._config.sync.channel, EngineClient(alive, self._config))
                 self._connected = names
             report = self._learners.send(version)
         except LearnersLostError as error:

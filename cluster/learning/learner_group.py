@@ -21,7 +21,6 @@ from cluster.learning.learner_actor import LearnerActor, LearnerHandle
 from cluster.learning.memory_fault import out_of_memory
 from cluster.planning.reservation import Reservation
 from cluster.runtime.ray_session import get
-from cluster.types import Engine
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import LearnerConfig
 from spag_ray.errors import LearnerError, LearnersLostError
@@ -201,11 +200,8 @@ class LearnerGroup:
     def save_model(self, folder: str, adapter_alone: bool = False) -> None:
         self._all("save_model", folder, adapter_alone)
 
-    def open_channel(
-        self, channel: str, engines: Sequence[Engine], workers_per_engine: int, in_flight: bool, timeout_s: float
-    ) -> None:
-        """Connect the ranks with these engines; call it again when the engines have changed."""
-        client = EngineClient(engines, workers_per_engine, in_flight, timeout_s)
+    def open_channel(self, channel: str, client: EngineClient) -> None:
+        """Connect the ranks with the client's engines; call it again when the engines have changed."""
         (address,) = self._get([self._ranks[0].meeting_place.remote()])
         self._get([rank.open_channel.remote(channel, client, address) for rank in self._ranks])
 

@@ -83,8 +83,7 @@ class LearningPolicy:
             says=partial(self.says, label),
         )
         if self._config.channel != "object_store":
-            workers = self._config.engine.tensor_parallel_size
-            self._direct = DirectChannel(self.learners, self._config.sync, workers)
+            self._direct = DirectChannel(self.learners, self._config)
 
     def prepare_learners(self) -> None:
         """The part of their start that uses no GPU."""
@@ -145,9 +144,7 @@ class LearningPolicy:
         assert published.report is not None
         lost: dict[Engine, str] = {}
         if self._probe is not None:
-            published.report, lost = verify_weights(
-                published, engines, self._config.sync, self._probe, published.report
-            )
+            published.report, lost = verify_weights(published, engines, self._config, self._probe, published.report)
         published.is_proved = True
         self._recorder.record(SyncLine(self.name, published.report))
         return lost
@@ -203,7 +200,7 @@ class LearningPolicy:
                 report, lost = self._hand_out(exported, engines)
                 taken = [engine for engine in engines if engine not in lost]
                 if self._probe is not None and taken:
-                    lost |= verify_weights(exported, taken, self._config.sync, self._probe, report)[1]
+                    lost |= verify_weights(exported, taken, self._config, self._probe, report)[1]
         except WeightSyncError as error:
             if not others_play:
                 raise
@@ -215,14 +212,14 @@ class LearningPolicy:
     ) -> tuple[SyncReport, dict[Engine, str]]:
         """`publish`; if the channel broke, publish again through the object store, which then also serves engines that
         are added later."""
-        report, lost = publish(exported, engines, self._config.sync, gate)
+        report, lost = publish(exported, engines, self._config, gate)
         if not report.broken_channels:
             return report, lost
         again_exported = self._export(exported.version)
         again_exported.is_proved = self._published is not None and self._published.is_proved
         self._published = again_exported  # whole: engines that come meanwhile are given it
         left = [engine for engine in engines if engine not in lost]
-        again, lost_again = publish(again_exported, left, self._config.sync, gate)
+        again, lost_again = publish(again_exported, left, self._config, gate)
         seconds = report.seconds + again.seconds
         return replace(again, seconds=seconds, broken_channels=1), lost | lost_again
 

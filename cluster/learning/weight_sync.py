@@ -23,7 +23,7 @@ from cluster.learning.direct_channel import Answers, DirectChannel, gather
 from cluster.learning.learner_group import LearnerGroup
 from cluster.runtime.ray_session import first_line
 from cluster.types import Engine
-from spag_ray.config.engine import SyncConfig
+from spag_ray.config.run import RunConfig
 from spag_ray.errors import LearnersLostError
 from spag_ray.results.lines import SyncReport
 from spag_ray.weights.snapshot import Bucket
@@ -80,7 +80,7 @@ class Gate(Protocol):
 
 
 def publish(
-    exported: Export, engines: Sequence[Engine], config: SyncConfig, gate: Gate | None = None
+    exported: Export, engines: Sequence[Engine], config: RunConfig, gate: Gate | None = None
 ) -> tuple[SyncReport, dict[Engine, str]]:
     """Give a version to every engine. Returns the report and {engine: why} of those that were stopped. If the report
     has `broken_channels`, the others' weights may be incomplete.
@@ -90,7 +90,7 @@ def publish(
     began = time.perf_counter()
     answers: Answers[object] = Answers()
     num_bytes, held = 0, True
-    if config.update == "between_games" and gate is not None:
+    if config.sync.update == "between_games" and gate is not None:
         # One at a time, so that the others continue to play; on a direct channel all stop together.
         groups = [list(engines)] if exported.direct is not None else [[engine] for engine in engines]
         for group in groups:
@@ -111,7 +111,7 @@ def publish(
 
 
 def verify_weights(
-    exported: Export, engines: Sequence[Engine], config: SyncConfig, probe: Probe, report: SyncReport
+    exported: Export, engines: Sequence[Engine], config: RunConfig, probe: Probe, report: SyncReport
 ) -> tuple[SyncReport, dict[Engine, str]]:
     """Compare the engines' scores of the probe with the learner's. Returns the report with the result, and
     {engine: why} of those that were stopped: dead, or with a gap above `sync.max_probe_gap`.
@@ -127,19 +127,19 @@ def verify_weights(
     def score(engine: Engine) -> Ref[list[Score]]:
         return engine.handle.score.remote([(probe.prompt_ids, probe.target_ids)], 1.0)
 
-    answers = gather(engines, list(map(score, engines)), config.timeout_s, again=score)
+    answers = gather(engines, list(map(score, engines)), config.sync.timeout_s, again=score)
     worst = (0.0, 0.0)
     for engine, (found,) in list(answers.found.items()):
         gaps = [abs(ours - theirs) for ours, theirs in zip(expected, found.logprobs, strict=True)]
         mean = sum(gaps) / len(gaps)
-        if mean <= config.max_probe_gap:
+        if mean <= config.sync.max_probe_gap:
             worst = max(worst, (mean, max(gaps)))
             continue
         answers.refuse(
             engine,
             f"{engine.name} does not play version {exported.version} as the learner has it: the log-probabilities "
             f"of the probe differ by {mean:.3f} on average (largest {max(gaps):.3f}), sync.max_probe_gap is "
-            f"{config.max_probe_gap:g}",
+            f"{config.sync.max_probe_gap:g}",
         )
     answers.check()
     seconds = time.perf_counter() - began
@@ -150,15 +150,13 @@ def verify_weights(
     return found_out, answers.lost
 
 
-def _load(
-    exported: Export, engines: Sequence[Engine], config: SyncConfig, answers: Answers[object]
-) -> tuple[int, bool]:
+def _load(exported: Export, engines: Sequence[Engine], config: RunConfig, answers: Answers[object]) -> tuple[int, bool]:
     """Load all engines at once and add to `answers`; returns the bytes sent to each, and whether the channel held."""
     if exported.direct is not None:
         num_bytes, sent, held = exported.direct.send(exported.version, engines)
         answers.add(sent)
         return num_bytes, held
-    learners, in_flight = exported.learners, config.update == "in_flight"
+    learners, in_flight = exported.learners, config.sync.update == "in_flight"
 
     def load(engine: Engine) -> Ref[tuple[int, int]]:
         return engine.handle.load.remote(
@@ -173,7 +171,7 @@ def _load(
             ray.kill(engine.handle)  # it has loaded only part of the version
         error.stopped = tuple(engine.name for engine in engines)
         raise
-    loaded = gather(engines, loads, config.timeout_s, again=load)
+    loaded = gather(engines, loads, config.load_within_s(in_flight), again=load)
     answers.add(loaded)
     for engine, (version, _) in loaded.found.items():
         assert version == exported.version, f"{engine.name} answered with version {version}"

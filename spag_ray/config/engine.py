@@ -126,4 +126,9 @@ class SyncConfig(Part):
         description="an engine is replaced when the mean gap of a fixed turn's log-probabilities to the learner's is "
         "above this (the run ends when no engine is below it); nats",
     )
-    timeout_s: float = Field(300, gt=0, description="an engine that has not loaded a version by then is stopped")
+    timeout_s: float = Field(
+        300,
+        gt=0,
+        description="an engine that has not loaded a version by then is stopped; where it first finishes its turns, "
+        "`engine.turn_timeout_s` is added",
+    )

@@ -452,6 +452,13 @@ class RunConfig(Part):
         """The policies that the run trains, as their turns name them."""
         return ("policy",) if self.policies == "shared" else ("attacker", "defender")
 
+    def load_within_s(self, in_flight: bool) -> float:
+        """The bound of one load of weights by an engine that plays: its turns in progress may end first. Only whole
+        weights that come `in_flight` do not wait for them; an adapter is removed when the turns that use it have ended.
+        """
+        waits = not in_flight or self.sends_adapters
+        return self.sync.timeout_s + (self.engine.turn_timeout_s if waits else 0.0)
+
     @property
     def sends_adapters(self) -> bool:
         """Whether engines get adapters instead of whole weights."""

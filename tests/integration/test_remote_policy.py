@@ -18,11 +18,12 @@ from cluster.learning.weight_sync import Probe, SyncReport, export, publish, ver
 from cluster.rollout.engine_actor import EngineActor, Pulse
 from cluster.rollout.remote_policy import RemotePolicy
 from cluster.types import Engine
-from spag_ray.config.engine import EngineConfig, SyncConfig
+from spag_ray.config.engine import EngineConfig
 from spag_ray.errors import EngineError, LearnersLostError, WeightSyncError
 from spag_ray.weights.snapshot import Snapshot
 from tests.support.policies import PROMPT, ask, snapshot_of
 from tests.support.runs import wait_until_dead
+from tests.support.settings import config_of
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not find this file by its name
@@ -64,7 +65,7 @@ def test_published_weights_reach_every_engine_and_a_damaged_snapshot_ends_it(
 
     def publish_to_both(snapshot: Snapshot, version: int, says: Sequence[float]) -> SyncReport:
         learners: Any = OneSnapshot(snapshot, says)
-        config, exported = SyncConfig(max_probe_gap=0.1), export(learners, version, probe)
+        config, exported = SYNC, export(learners, version, probe)
         report, _ = publish(exported, engines, config)
         return verify_weights(exported, engines, config, probe, report)[0]
 
@@ -132,7 +133,7 @@ class SaysZero:
         return ray.put([0.0, 0.0])
 
 
-SYNC = SyncConfig(max_probe_gap=0.1, timeout_s=20)
+SYNC = config_of("sync.max_probe_gap=0.1; sync.timeout_s=20; sync.update=in_flight")
 PROBE = Probe((1,), (2, 3))
 
 

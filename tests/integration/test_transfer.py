@@ -16,8 +16,10 @@ from cluster.handles import Ref
 from cluster.learning.direct_channel import DirectChannel, EngineClient, SendReport, gather
 from cluster.types import Engine
 from spag_ray.channels.base import ChannelBrokenError
-from spag_ray.config.engine import SyncConfig
+from spag_ray.config.run import RunConfig
 from spag_ray.errors import WeightSyncError
+from tests.support.channels import config_with
+from tests.support.settings import config_of
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not find this file by its name
@@ -75,7 +77,7 @@ def wait_until_dead(engine: Engine) -> None:
 
 def test_every_engine_gets_ranks_of_its_own_and_one_that_dies_is_left_out() -> None:
     engines = receivers("", "dies", "")
-    client = EngineClient(engines, workers_per_engine=2, in_flight=True, timeout_s=30)
+    client = EngineClient(engines, config_of("engine.tensor_parallel_size=2; sync.update=in_flight"))
     client.version = 7
     assert client.world_size == 7
     client.init_weight_transfer_engine({"rank_offset": 1, "world_size": 7})
@@ -90,7 +92,7 @@ def test_every_engine_gets_ranks_of_its_own_and_one_that_dies_is_left_out() -> N
 def test_a_broadcast_is_given_up_once_an_engine_is_known_to_be_gone(fates: tuple[str, ...]) -> None:
     engines = receivers(*fates)
     [told(engine) for engine in engines]
-    client = EngineClient(engines, workers_per_engine=1, in_flight=False, timeout_s=3)
+    client = EngineClient(engines, config_of("sync.timeout_s=3"))
     aborted: list[float] = []
 
     def abort() -> bool:
@@ -109,7 +111,7 @@ def test_a_broadcast_is_given_up_once_an_engine_is_known_to_be_gone(fates: tuple
 
 def test_engines_that_refuse_are_stopped_and_named() -> None:
     engines = receivers("refuses", "dies")
-    client = EngineClient(engines, workers_per_engine=1, in_flight=False, timeout_s=30)
+    client = EngineClient(engines, RunConfig())
     client.start_weight_update()
     with pytest.raises(WeightSyncError, match=r"engine-0: .*do not fit.*these engines were stopped"):
         client.update_weights({})
@@ -118,7 +120,7 @@ def test_engines_that_refuse_are_stopped_and_named() -> None:
 
 def test_one_engine_that_refuses_is_stopped_and_the_others_take_the_weights() -> None:
     engines = receivers("", "refuses")
-    client = EngineClient(engines, workers_per_engine=1, in_flight=False, timeout_s=30)
+    client = EngineClient(engines, RunConfig())
     client.start_weight_update()
     client.update_weights({})
     client.finish_weight_update()
@@ -172,10 +174,10 @@ def test_a_channel_that_broke_is_opened_again_for_the_next_version() -> None:
     opened: list[list[str]] = []
     reports = iter([SendReport({}, 10), SendReport({"engine-1": "gone"}, 10, is_sent=False), SendReport({}, 10)])
     learners: Any = SimpleNamespace(
-        open_channel=lambda channel, engines, *_: opened.append([engine.name for engine in engines]),
+        open_channel=lambda channel, client: opened.append([engine.name for engine in client._engines]),
         send=lambda version: next(reports),
     )
-    channel = DirectChannel(learners, SyncConfig(channel="nccl", timeout_s=30), 1)
+    channel = DirectChannel(learners, config_with("nccl", 30))
     engines = receivers("", "")
     assert channel.send(1, engines)[2] is True
     _, answers, held = channel.send(2, engines)
@@ -189,10 +191,10 @@ def test_a_channel_that_broke_is_opened_again_for_the_next_version() -> None:
 def test_a_channel_is_opened_again_when_engines_have_come_or_gone() -> None:
     opened: list[list[str]] = []
     learners: Any = SimpleNamespace(
-        open_channel=lambda channel, engines, *_: opened.append([engine.name for engine in engines]),
+        open_channel=lambda channel, client: opened.append([engine.name for engine in client._engines]),
         send=lambda version: SendReport({}, 10),
     )
-    channel = DirectChannel(learners, SyncConfig(channel="shared_memory", timeout_s=30), 1)
+    channel = DirectChannel(learners, config_with("shared_memory", 30))
     first, second, third = receivers("", "", "")
     assert channel.send(1, [first, second])[0] == channel.send(2, [first, second])[0] == 10
     ray.kill(second.handle)

@@ -42,9 +42,10 @@ from learners.export import Exporter
 from learners.learner import Learner
 from spag_ray.channels.base import CHANNELS
 from spag_ray.channels.engine_side import EngineSide
-from spag_ray.config.engine import SyncConfig
+from spag_ray.config.run import RunConfig
 from spag_ray.errors import WeightSyncError
 from spag_ray.results.lines import SyncReport
+from tests.support.settings import config_of
 
 FUSED = {
     "q_proj": "qkv_proj",
@@ -170,12 +171,14 @@ class LocalWorker(WorkerExtension, Worker):
 
 
 class LocalLLM(AsyncLLM):
-    """vLLM's engine over a worker in this process; one call at a time, as in its core."""
+    """vLLM's engine over a worker in this process; one call at a time, as in its core. `turns_s`: how long its turns in
+    progress still take."""
 
     def __init__(self, worker: LocalWorker) -> None:
         self.worker = worker
         self.is_paused_now = False
         self.weight_version = ""
+        self.turns_s = 0.0
         self._core = concurrent.futures.ThreadPoolExecutor(1)
 
     def __del__(self) -> None: ...
@@ -188,7 +191,8 @@ class LocalLLM(AsyncLLM):
         call = getattr(self.worker, method)
         await asyncio.get_running_loop().run_in_executor(self._core, lambda: call(**(kwargs or {})))
 
-    async def pause_generation(self, **_: Any) -> None:
+    async def pause_generation(self, mode: str, **_: Any) -> None:
+        await asyncio.sleep(self.turns_s if mode == "wait" else 0.0)
         self.is_paused_now = True
 
     async def resume_generation(self) -> None:
@@ -307,10 +311,7 @@ class OneRank:
         self._rank._learner, self._rank._meeting, self._rank._client = learner, None, None
         self.num_tensors = exporter.num_tensors
 
-    def open_channel(
-        self, channel: str, engines: Sequence[Engine], workers_per_engine: int, in_flight: bool, timeout_s: float
-    ) -> None:
-        client = EngineClient(engines, workers_per_engine, in_flight, timeout_s)
+    def open_channel(self, channel: str, client: EngineClient) -> None:
         self._rank.open_channel(channel, client, "127.0.0.1:29501")
 
     def send(self, version: int) -> SendReport:
@@ -325,6 +326,15 @@ class OneRank:
         return found
 
 
+def config_with(channel: str, timeout_s: float) -> RunConfig:
+    """Engines and a learner where this channel reaches them. `timeout_s`: of each call, and of each turn."""
+    gpus = {None: 0.0, "colocated": 0.5, "separate": 1.0}[CHANNELS[channel].gpus]
+    return config_of(
+        f"sync.channel={channel}; sync.timeout_s={timeout_s}; placement={CHANNELS[channel].gpus or 'separate'}; "
+        f"engine.num_gpus={gpus}; learner.num_gpus={gpus}; engine.turn_timeout_s={timeout_s}"
+    )
+
+
 class Fleet:
     """A learner, its engines, and the channel between them; `publish` does what LearningPolicy does."""
 
@@ -335,10 +345,10 @@ class Fleet:
         self.channel = channel
         self.learners: Any = OneRank(exporter, bucket_bytes)
         self.shapes = exporter.shapes()
-        self.config = SyncConfig(channel=channel, timeout_s=timeout_s)
+        self.config = config_with(channel, timeout_s)
         self.engines: list[Engine] = []
         is_direct = CHANNELS[channel].is_direct
-        self._direct = DirectChannel(self.learners, self.config, 1) if is_direct else None
+        self._direct = DirectChannel(self.learners, self.config) if is_direct else None
 
     def add(self) -> LocalHandle:
         name = f"engine-{len(self.engines)}"

@@ -44,13 +44,15 @@ class FakeRef:
 
 
 class FakeEngine:
-    """The handle of an engine. `start_s`: how long its start takes. `loaded`: the versions that it was given."""
+    """The handle of an engine. `start_s`: how long its start takes. `loaded`: the versions that it was given, and the
+    saved weights. `turns_end`: when its turns in progress do, for which a load waits."""
 
     def __init__(self, name: str, start_s: float) -> None:
         self.name = name
         self.is_dead = self.hangs = False
         self.is_asleep = self.is_up = False
-        self.loaded: list[int] = []
+        self.loaded: list[Any] = []
+        self.turns_end = 0.0
         self._up_at = time.monotonic() + start_s
 
     def __getattr__(self, method: str) -> Any:
@@ -69,10 +71,12 @@ class FakeEngine:
             self.is_up = self.is_up or method == "start"
             if method in ("sleep", "wake"):
                 self.is_asleep = method == "sleep"
-            if method == "load":
+            if method in ("load", "load_saved"):
+                if time.monotonic() < self.turns_end:
+                    return _PENDING
                 assert not self.is_asleep, "a sleeping engine has no memory for weights"
                 self.loaded.append(arguments[0])
-                return arguments[0], 10
+                return (arguments[0], 10) if method == "load" else None
             return (0, 0.0) if method == "heartbeat" else None
 
         return FakeRef(answer)

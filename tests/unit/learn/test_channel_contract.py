@@ -112,6 +112,18 @@ def test_every_engine_loads_saved_weights_before_and_after_its_channel_is_open(
         check_plays(handle, exporter, 7)
 
 
+@pytest.mark.parametrize("channel", NAMES)
+def test_turns_in_progress_may_end_before_the_bound_of_a_call_counts(channel: str, exporter: Exporter) -> None:
+    fleet = Fleet(exporter, channel, BUCKET_BYTES, timeout_s=0.5)
+    try:
+        handle = fleet.add()
+        handle.llm.turns_s = 0.7
+        assert fleet.publish(1)[1] == {}
+        check_plays(handle, exporter, 1)
+    finally:
+        fleet.close()
+
+
 CALLS = ("open_channel", "begin_update", "take_update", "end_update")
 
 

@@ -14,6 +14,7 @@ from cluster.learning.direct_channel import EngineClient
 from cluster.learning.learner_actor import LearnerActor
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import LearnerConfig
+from spag_ray.config.run import RunConfig
 
 JOIN = """
 import sys
@@ -110,6 +111,6 @@ def test_nobody_takes_the_port_of_a_channel_before_the_sender_listens_there(rank
         seen.append((is_free(place), is_free(place, reuses=True)))
 
     rank._learner = SimpleNamespace(open_channel=open_channel, abort_sending=None)
-    rank.open_channel("nccl", EngineClient([], 1, False, 1.0), place)
+    rank.open_channel("nccl", EngineClient([], RunConfig()), place)
     assert seen == [(False, True)]
     assert is_free(place), "it is held no longer"

@@ -18,7 +18,6 @@ from cluster.learning.training_stage import StageProgress
 from cluster.learning.weight_sync import Export
 from cluster.tracking.recorder import Recorder
 from cluster.types import Engine
-from spag_ray.config.engine import SyncConfig
 from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import EngineError, LearnerError, LearnersLostError
@@ -143,7 +142,7 @@ def test_engines_whose_channel_broke_get_weights_before_games(held: bool, monkey
     monkeypatch.setattr(weight_sync, "_load", lambda *_: (100, held))
     engines = [Engine(cast(Any, None), name, "policy") for name in ("a", "b")]
     exported: Any = SimpleNamespace(version=2, direct=object())
-    report, lost = weight_sync.publish(exported, engines, SyncConfig(update="between_games"), gate)
+    report, lost = weight_sync.publish(exported, engines, parse_config({"sync": {"update": "between_games"}}), gate)
     assert (report.broken_channels, lost) == (0 if held else 1, {})
     assert told == ["drain a", "drain b", *(["open a", "open b"] if held else [])]
 

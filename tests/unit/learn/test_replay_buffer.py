@@ -1,5 +1,6 @@
 """The replay buffer: whole stages in the order of their games, what is damaged in their logs, what it is asked for."""
 
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,18 @@ def test_the_buffer_gives_a_stage_back_in_order_and_keeps_a_repeated_episode_onc
     assert sorted(buffer.take("s")) == sorted(records), "asked again, the same: from the log"
     assert buffer.count("s").num_games == 3
     assert [episode.number for episode in read_log(tmp_path / "s.log")] == [2, 0, 1]
+
+
+def test_the_log_of_a_stage_that_was_taken_is_closed_and_takes_what_comes_late(tmp_path: Path) -> None:
+    """Once a long run, with several matches a round, ran out of file descriptors."""
+    buffer, before = ReplayBuffer(str(tmp_path)), len(os.listdir("/proc/self/fd"))
+    for number in range(20):
+        buffer.add([encode(replace(game(0, Outcome.TIED), stage=f"spag-{number}"))])
+        assert len(buffer.take(f"spag-{number}")) == 1
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert buffer.add([encode(replace(game(number, Outcome.TIED), stage="spag-0")) for number in range(2)]) == 1
+    assert [episode.number for episode in read_log(tmp_path / "spag-0.log")] == [0, 1]
+    assert len(buffer.take("spag-0")) == 2
 
 
 def test_a_buffer_says_what_was_damaged_in_what_it_has_read(tmp_path: Path) -> None:

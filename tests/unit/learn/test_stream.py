@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -192,7 +193,8 @@ def test_a_game_that_became_too_old_is_evicted_counted_and_played_again() -> Non
 def test_a_game_is_as_old_as_the_oldest_weights_that_began_one_of_its_turns(versions: list[tuple[int, int]]) -> None:
     """`versions`: of the first and the last token of each turn. New weights during a game make it no newer."""
     stream = stream_of(games_per_version=1, max_lag=1)
-    stream.advance({"policy": 2})
+    for number in (1, 2):
+        stream.advance({"policy": number})
     (task,) = stream.lease("arena", 1)
     turns = tuple(
         Turn(role, "a", (1,), (2, 3), (-0.5, -0.5), "policy", first, last)
@@ -207,11 +209,12 @@ def test_a_game_is_as_old_as_the_oldest_weights_that_began_one_of_its_turns(vers
 
 def test_of_two_policies_that_learn_the_older_weights_decide_how_old_a_game_is() -> None:
     config = StreamConfig(games_per_version=1, max_lag=1)
-    for newest, is_stale in (({"policy": 1, "another": 1}, False), ({"policy": 2, "another": 1}, True)):
+    for newest, is_stale in ((1, False), (2, True)):
         stream = GameStream(taboo_words(WORDS, 0), config, {"policy": 0, "another": 0}, 0)
         (task,) = stream.lease("arena", 1)
-        finish(stream, task, 0)  # `another` is of version 0 in it
-        stream.advance(newest)
+        finish(stream, task, newest)  # `another` is of version 0 in it
+        for number in range(1, newest + 1):
+            stream.advance({"policy": number, "another": number})
         assert (stream.take() is None) == is_stale
         assert stream.counts().lag == ({} if is_stale else {1: 1})
 
@@ -305,6 +308,49 @@ def test_a_stream_is_what_its_log_and_its_cursor_say(max_lag: int, per_version: 
     stream.restore(cursor, records(log))
     for number in sorted(set(range(seen[-1] + 1 if seen else 0)) - set(seen)):
         assert stream.lease("arena", 1)[0].number == number if stream.counts().permits_free else True
+
+
+@pytest.mark.parametrize("max_lag", [0, 1])
+def test_a_resume_makes_no_waiting_game_older(max_lag: int) -> None:
+    """The same weights are published under the next number: with max_lag 0 all games that waited were dropped once."""
+    stream = stream_of(games_per_version=4, max_lag=max_lag)
+    for task in stream.lease("arena", 4):
+        finish(stream, task, 0)
+    assert stream.take()
+    stream.advance({"policy": 1})
+    log = [encode(played(task, 1)) for task in stream.lease("arena", 4)]
+    for published in (2, 3):
+        again = stream_of(games_per_version=4, max_lag=max_lag)
+        again.restore(json.loads(json.dumps({**stream.cursor(), "versions": {"policy": published}})), records(log))
+        assert numbers(again.take()) == [decode(data).number for data in log]
+        assert (again.counts().evicted, again.counts().lag) == (0, {0: 8})
+        again.advance({"policy": published + 1})
+        assert again.cursor()["numbers"][1:] == [(1, {"policy": published})], "and they rise together from there"
+        stream = again if published == 3 else stream
+
+
+async def test_games_of_an_abandoned_version_are_as_old_as_updates_lie_between(tmp_path: Path) -> None:
+    """The checkpoint is of version 0. Two attempts end without another one, after versions 3 and 1: what numbers they
+    had stands beside the games."""
+    config = StreamConfig(max_lag=2)
+
+    async def attempt(first_number: int, num_versions: int) -> GameStream:
+        buffer = BufferActor(str(tmp_path))
+        await buffer.open_stream(replace(spec(config), versions={"policy": first_number}), None)
+        for number in range(first_number, first_number + num_versions):
+            await buffer.advance({"policy": number + 1})
+        await buffer.close_stream()
+        return buffer._stream
+
+    await attempt(0, 3)  # numbers 0 to 3
+    await attempt(4, 1)  # number 4 is version 0 again, and 5 is version 1
+    stream = await attempt(6, 0)
+    ages = {number: stream._lag({"policy": number}) for number in range(8)}
+    assert ages == {0: 0, 1: 1, 2: 2, 3: 3, 4: 0, 5: 1, 6: 0, 7: -1}
+    stream.advance({"policy": 7})
+    assert {number: stream._lag({"policy": number}) for number in range(8)} == {
+        number: age + 1 for number, age in ages.items()
+    }
 
 
 def test_orders() -> None:
@@ -426,6 +472,27 @@ async def test_episodes_during_a_write_are_written_once(tmp_path: Path, monkeypa
     assert len(await buffer.batch(1) or []) == 20
     assert [episode.number for episode in read_log(tmp_path / "stream.log")] == list(range(20))
     assert len(syncs) <= 3
+
+
+async def test_a_stage_is_taken_when_the_write_under_way_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taking closes the log that a thread writes to."""
+    append, may_end = EpisodeLog.append, threading.Event()
+
+    def slow(log: EpisodeLog, *records: bytes) -> list[LogPlace]:
+        assert may_end.wait(10)
+        return append(log, *records)
+
+    monkeypatch.setattr(EpisodeLog, "append", slow)
+    buffer = BufferActor(str(tmp_path))
+    adding = asyncio.create_task(buffer.add([encode(played(GameTask(0, "river", "spag-1")))]))
+    await asyncio.sleep(0.05)
+    taking = asyncio.create_task(buffer.take("spag-1"))
+    await asyncio.sleep(0.05)
+    assert not taking.done()
+    may_end.set()
+    assert await adding == len(await taking) == 1
 
 
 async def test_what_a_full_disk_refused_is_written_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import copy
 import json
 from collections import Counter
+from os.path import commonprefix
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -38,6 +39,7 @@ class StreamMachine(RuleBasedStateMachine):
         self.uses: Counter[int] = Counter()
         self.batch: list[int] = []
         self.published = 0
+        self.updates: dict[int, tuple[int, ...]] = {0: ()}  # that made the weights of each published number
         self.write_cursor()
         self.write_checkpoint()
 
@@ -51,6 +53,12 @@ class StreamMachine(RuleBasedStateMachine):
 
     def write_checkpoint(self) -> None:
         self.checkpoint = self.cursor, dict(self.left), self.uses.copy(), len(self.log)
+        self.saved = self.updates[self.published]
+
+    def age(self, number: int) -> int:
+        """How many updates lie between the weights that played a game and the learner's."""
+        path, now = self.updates[self.versions[number]], self.updates[self.published]
+        return len(path) + len(now) - 2 * len(commonprefix([path, now]))
 
     def restore(self, leases: Leases | None, is_whole: bool) -> None:
         """From the whole log, or from the cursor's mark on. A record takes one byte in this log."""
@@ -95,7 +103,7 @@ class StreamMachine(RuleBasedStateMachine):
             assert numbers(batch) == self.batch, "asked again, the same"
             return
         lag = self.config.max_lag
-        stale = [number for number in self.left if self.published - self.versions[number] > lag]
+        stale = [number for number in self.left if self.age(number) > lag]
         self.evicted |= {number: self.left.pop(number) for number in stale}
         too_few = len(self.left) < self.config.games_per_version
         assert (batch is None) == too_few if self.size == 1 else batch is None or not too_few
@@ -115,6 +123,7 @@ class StreamMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.batch)
     @rule()
     def advance(self) -> None:
+        self.updates[self.published + 1] = (*self.updates[self.published], self.published)
         self.published += 1
         self.batch = []
         self.stream.advance({"policy": self.published})
@@ -146,11 +155,14 @@ class StreamMachine(RuleBasedStateMachine):
         """From its checkpoint; its next version is above all that were ever published. Games played meanwhile stay."""
         cursor, left, uses, num_logged = self.checkpoint
         self.published += 1 + lost
-        self.cursor = json.dumps({**json.loads(cursor), "versions": {"policy": self.published}})
+        self.updates[self.published] = self.saved
+        known = json.loads(self.cursor)["numbers"]  # also those of attempts that wrote no checkpoint
+        self.cursor = json.dumps({**json.loads(cursor), "versions": {"policy": self.published}, "numbers": known})
         self.restore(None, is_whole)
         self.stage_progress, self.batch, self.evicted = {}, [], {}
         since = [each for _, data in records(self.log[num_logged:]) for each in numbers([data])]
         self.left, self.uses = left | dict.fromkeys(since, self.config.reuse), uses.copy()
+        self.write_cursor()
 
     @invariant()
     def no_use_is_lost_or_doubled(self) -> None:

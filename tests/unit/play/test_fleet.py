@@ -19,6 +19,7 @@ from cluster.fleet import fleet as fleet_module
 from cluster.fleet.fleet import Fleet
 from cluster.fleet.publisher import Publisher
 from cluster.fleet.roster import MAY_BECOME, EngineRecord, Roster, State
+from cluster.learning.direct_channel import Answers
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.planning.reservation import NoRoomError, Reservation
 from cluster.rollout import arenas as arenas_module
@@ -39,7 +40,7 @@ from spag_ray.errors import (
 )
 from spag_ray.game.rules import Role
 from spag_ray.host.folder_lease import FolderLease
-from tests.support.fake_engines import FakeRay
+from tests.support.fake_engines import _PENDING, FakeRay, FakeRef
 from tests.support.runs import records_of
 from tests.support.settings import config_of
 
@@ -71,7 +72,7 @@ class Parts:
         self.patch.setattr(fleet_module, "CLOSE_WITHIN_S", 0.1)
         self.patch.setattr(arenas_module.Arenas, "_start", lambda arenas, index: self._arena(arenas, index))
         self.config = config_of(
-            f"placement={placement}; sync.update={update}; sync.timeout_s=0.5; sync.channel=object_store; "
+            f"placement={placement}; sync.update={update}; sync.timeout_s=0.5; sync.channel=object_store; engine.turn_timeout_s=4; "
             "supervision.heartbeat_timeout_s=0.5; supervision.max_restarts=100000; engine.start_timeout_s=5; "
             "self_play.num_arenas=2"
         )
@@ -156,6 +157,18 @@ def test_a_lost_engine_is_replaced_and_plays_the_newest_version(make: Callable[.
     assert len(parts.failures) == 1
     for arena in parts.arenas.handles:
         assert set(arena.known["policy"]) <= {"engine-policy-0.2", "engine-policy-1"}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("update", "is_lost"), [("between_turns", False), ("in_flight", True)])
+def test_an_engine_may_finish_its_turns_before_it_loads(update: str, is_lost: bool, make: Callable[..., Parts]) -> None:
+    """Once every engine with a turn longer than sync.timeout_s was killed, and counted as a failure. With `in_flight`
+    nothing waits for turns, so an engine that takes this long hangs."""
+    parts = make(2, update=update)
+    busy = parts.ray.engines[0]
+    busy.turns_end = time.monotonic() + 2.5  # longer than sync.timeout_s, within engine.turn_timeout_s
+    parts.publisher.publish()
+    assert busy.is_dead == is_lost
+    assert busy.loaded == ([] if is_lost else [1])
 
 
 def test_an_engine_that_dies_while_the_learner_works_starts_when_the_engines_wake(make: Callable[..., Parts]) -> None:
@@ -269,6 +282,28 @@ def test_a_replacement_that_refuses_the_weights_and_is_seen_dead_first_counts_on
     assert len(parts.ray.alive) == 1
 
 
+def test_engines_of_a_broken_channel_take_the_next_version_if_learners_were_lost_meanwhile(
+    make: Callable[..., Parts],
+) -> None:
+    """They are drained, with a part of a version. Once they stayed so for ever, and no version reached them."""
+    parts = make(3, update="between_games")
+    parts.publisher.publish()
+    channel = SimpleNamespace(send=lambda version, engines: (0, Answers(dict.fromkeys(engines, 0)), False))
+    learners: Any = parts.policy.learners
+    parts.policy._direct = channel  # type: ignore[assignment]
+    learners.bucket_refs, learners.timeout_s = (lambda: [FakeRef(lambda: _PENDING)]), 0.1
+    with pytest.raises(LearnersLostError):
+        parts.publisher.publish()
+    assert [each.state for each in parts.fleet.roster.records[1:]] == [State.DRAINING] * 2
+    parts.policy._direct = None
+    learners.bucket_refs, learners.timeout_s = list, 5.0
+    parts.policy.forget_export()
+    parts.publisher.publish()
+    parts.until(lambda: parts.play() == ["engine-policy-0.2", "engine-policy-1", "engine-policy-2"])
+    assert {(each.state, each.version) for each in parts.fleet.roster.records} == {(State.PLAYING, 2)}
+    assert [engine.loaded[-1] for engine in parts.ray.alive] == [2, 2, 2]
+
+
 def test_two_drains_of_one_engine_both_end_and_it_retires(make: Callable[..., Parts]) -> None:
     """A sync between games and a load that falls: the sync once opened again what was to leave."""
     parts = make(2, update="between_games")
@@ -333,6 +368,21 @@ def test_saved_weights_reach_every_engine_of_a_pool_and_the_next_ones(make: Call
     parts.ray.engines[0].is_dead = True
     parts.until(lambda: {each.name for each in parts.fleet.roster.of("past")} == {"engine-past-0.2", "engine-past-1"})
     assert parts.record("engine-past-0.2").version == 7
+
+
+def test_weights_that_a_pool_has_are_not_given_again(make: Callable[..., Parts]) -> None:
+    """A league gives its past versions anew at every version: the learner waited for their longest game each time."""
+    parts = make()
+    parts.fleet.start("other", "past", "past", 1)
+    for _ in range(2):
+        parts.publisher.give("past", {None: ("/saved", 7)})
+        parts.ray.busy.add("engine-past-0")  # a game that does not end
+    parts.ray.busy.clear()
+    parts.publisher.give("past", {None: ("/saved", 8)})
+    parts.publisher.forget("past")
+    parts.publisher.give("past", {None: ("/saved", 8)})
+    given = [each[None] for each in parts.ray.engines[0].loaded]
+    assert given == [("/saved", 7), ("/saved", 8), ("/saved", 8)]
 
 
 def test_an_engine_whose_process_ends_while_it_starts_is_a_line_with_its_logs(make: Callable[..., Parts]) -> None:

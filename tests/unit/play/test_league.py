@@ -247,6 +247,23 @@ def test_a_league_that_is_restored_draws_and_counts_as_if_it_had_not_been() -> N
     assert [past.version for past in after.kept] == [1, 2, 4, 5, 6], "the folder of one is gone"
 
 
+@pytest.mark.parametrize("count", [2, 4, 6])
+def test_a_version_that_is_drawn_again_keeps_its_place(count: int) -> None:
+    """Else its engine would load another one, after the longest of its games. With 4 places and more all are met."""
+    one = league()
+    for version in range(1, 5):
+        one.keep(PastVersion(version, {"policy": ""}))
+    before = [past.version for past in one.draw(count)]
+    for _ in range(20):
+        after = [past.version for past in one.draw(count)]
+        for version in set(before) & set(after):
+            assert {n for n, v in enumerate(before) if v == version} & {n for n, v in enumerate(after) if v == version}
+        assert count < 4 or after == before
+        before = after
+    one.keep(PastVersion(5, {"policy": ""}))
+    assert count < 6 or sum(v != past.version for v, past in zip(before, one.draw(count), strict=True)) == 1
+
+
 def test_leagues_of_other_seeds_draw_other_versions() -> None:
     def drawn(seed: int) -> list[int]:
         one = League(LeagueConfig(past_share=0.5), seed, [past(version) for version in range(8)])
@@ -326,7 +343,7 @@ def test_a_league_of_many_versions_rates_kept_and_new_ones_and_saves_no_ratings(
 def test_without_opponents_no_game_is_counted() -> None:
     league = League(LeagueConfig(), 0)
     league.record([game(0, Outcome.ATTACKER_WINS)] * 3)
-    assert league.as_json() == {"kept": [], "draws": 0, "newest": None, "offset": 0, "games": []}
+    assert league.as_json() == {"kept": [], "draws": 0, "newest": None, "places": [], "games": []}
 
 
 class Policies:

@@ -419,6 +419,12 @@ def test_every_number_has_to_be_finite(value: str) -> None:
             load_config("quickstart", [key % value])
 
 
+def test_a_load_may_take_as_long_as_a_turn_more_where_it_waits_for_turns() -> None:
+    adapters = parse_config({"learner": {"lora": {"export": "adapter"}}})
+    assert [RunConfig().load_within_s(in_flight) for in_flight in (False, True)] == [900, 300]
+    assert adapters.load_within_s(in_flight=True) == 900, "of an adapter that turns still use"
+
+
 @pytest.mark.parametrize("name", ["../../x y", "", "a/b", "a b", ".hidden", "-o", "x" * 65, "a\nb", "fü"])
 def test_a_name_that_cannot_be_one_of_a_folder_is_refused_where_a_run_begins(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^name: .* cannot name the run's folder and its job") as caught:
