@@ -231,8 +231,8 @@ def _verdict(record: _Record) -> Verdict:
     known = _REASONS.get(record["game"])
     if known is not None and why not in known:
         raise ValueError(f"{why!r} ends no game of {record['game']}")
-    outcome, _, *rest = found
-    return Verdict(Outcome(outcome), end_reason(why), *rest)
+    ended = Outcome(found.outcome), end_reason(why), found.length, found.reason
+    return Verdict(*ended, turn=found.turn, span=found.span, payoffs=found.payoffs)
 
 
 def _unpacked(kind: str, data: bytes) -> tuple[Any, ...]:

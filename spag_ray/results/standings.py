@@ -111,7 +111,7 @@ def outcome_cells(match: Match, kinds: Sequence[Sequence[Outcome]] = ENDS) -> li
     games."""
     if not match.games:
         return ["-"] * len(kinds)
-    return [share(match, lambda outcome, kind=kind: float(outcome in kind)).in_percent for kind in kinds]
+    return [share(match, frozenset(kind).__contains__).in_percent for kind in kinds]
 
 
 def _score_interval(tally: NDArray[np.float64]) -> tuple[float, float]:

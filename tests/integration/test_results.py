@@ -54,10 +54,17 @@ def test_the_scores_of_the_results_are_the_table_of_the_appendix() -> None:
     assert scores in RESULTS.read_text(encoding="utf-8")
 
 
-def test_the_table_of_taught_hints_and_its_headline_are_those_that_their_records_give(tmp_path: Path) -> None:
-    for seed in (1, 2):
-        shutil.copy(ROOT / "docs" / "proof-taught" / f"{seed}.json", tmp_path)
+@pytest.mark.parametrize(
+    ("folder", "seeds", "row"),
+    [("", (3,), "| taught | taught | 240 |"), ("both_seats", (1, 2), "| taught | taught | 480 |")],
+)
+def test_the_tables_of_taught_hints_and_their_headlines_are_those_that_the_records_give(
+    folder: str, seeds: tuple[int, ...], row: str, tmp_path: Path
+) -> None:
+    records = ROOT / "docs" / "proof-taught" / folder
+    for seed in seeds:
+        shutil.copy(records / f"{seed}.json", tmp_path)
     printed = printed_by("benchmarks.taught", "tables", "--out", str(tmp_path))
-    assert "| taught | taught | 480 |" in printed
+    assert row in printed
     assert printed in TABLES.read_text(encoding="utf-8"), printed
-    assert (tmp_path / "headline.json").read_text() == (ROOT / "docs" / "proof-taught" / "headline.json").read_text()
+    assert (tmp_path / "headline.json").read_text() == (records / "headline.json").read_text()

@@ -3,7 +3,7 @@
 import copy
 import json
 from collections import Counter
-from os.path import commonprefix
+from itertools import takewhile
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -58,7 +58,8 @@ class StreamMachine(RuleBasedStateMachine):
     def age(self, number: int) -> int:
         """How many updates lie between the weights that played a game and the learner's."""
         path, now = self.updates[self.versions[number]], self.updates[self.published]
-        return len(path) + len(now) - 2 * len(commonprefix([path, now]))
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(path, now, strict=False)))
+        return len(path) + len(now) - 2 * shared
 
     def restore(self, leases: Leases | None, is_whole: bool) -> None:
         """From the whole log, or from the cursor's mark on. A record takes one byte in this log."""

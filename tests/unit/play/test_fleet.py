@@ -72,7 +72,8 @@ class Parts:
         self.patch.setattr(fleet_module, "CLOSE_WITHIN_S", 0.1)
         self.patch.setattr(arenas_module.Arenas, "_start", lambda arenas, index: self._arena(arenas, index))
         self.config = config_of(
-            f"placement={placement}; sync.update={update}; sync.timeout_s=0.5; sync.channel=object_store; engine.turn_timeout_s=4; "
+            f"placement={placement}; sync.update={update}; sync.timeout_s=0.5; sync.channel=object_store; "
+            f"engine.turn_timeout_s=4; "
             "supervision.heartbeat_timeout_s=0.5; supervision.max_restarts=100000; engine.start_timeout_s=5; "
             "self_play.num_arenas=2"
         )
