@@ -23,8 +23,9 @@ class TrainingStage:
     with only listening turns are spread over these steps. `one_pass`: the rows are too, each taken once, at most
     `self_play.sft_rows_per_step` in a step, perhaps in more steps than the games need; otherwise
     every step takes the next `self_play.sft_rows_per_step` of endless passes. Of a stream: `part`, how many parts of
-    this stage were trained on before this one, and `after`, the stage whose weights this one started with (None: the
-    run's base model)."""
+    this stage were trained on before this one; `part_steps`, the planned steps of each, which a seat's own policy takes
+    with its own games, if it has as many; and `after`, the stage whose weights this one started with (None: the run's
+    base model)."""
 
     stage: Stage
     spec: StageSpec
@@ -33,6 +34,7 @@ class TrainingStage:
     batch_games: int
     one_pass: bool = False
     part: int = 0
+    part_steps: int = 0
     after: Stage | None = None
 
 
