@@ -187,9 +187,10 @@ class StageSamples:
         games = sorted(chain.from_iterable(found.values()), key=lambda game: order[game.episode_id])
         if not games and not may_be_empty():
             raise nothing_to_learn(what, len(episodes))
+        is_shared = self.config.policies == "shared"  # else no learner has two roles to balance (turns_of)
         for name, of_game in found.items():  # a breach has weight 1, whatever its seat's wins have
             trained = [game for game in of_game if game.turns]  # one that only listens has no weight of a role
-            weights = {str(game.role): game.weight for game in trained if game.role is not None}
+            weights = {str(game.role): game.weight if is_shared else 1.0 for game in trained if game.role is not None}
             self.recorder.record(SamplesLine(what, name, len(trained), weights))
         return games
 

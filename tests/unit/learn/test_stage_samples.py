@@ -23,7 +23,7 @@ from spag_ray.games.taboo.game import TabooGame, taboo_renderer
 from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.stages import IMITATED, Stage
 from spag_ray.training_data.rewards import RoleBaselines, RoleWindow
-from spag_ray.training_data.samples import Claiming, Sample
+from spag_ray.training_data.samples import Claiming, Sample, turns_of
 from spag_ray.training_data.stage_spec import StageSpec
 from tests.support.episodes import game
 from tests.support.families import tokenizer_of
@@ -137,6 +137,16 @@ def test_the_recorded_weights_are_those_of_trained_games_not_of_one_that_only_li
     assert [bool(each.turns) for each in stage.games] == [True] * 3 + [False] * 2
     [line] = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert (line["decided"], line["attacker_weight"], line["defender_weight"]) == (3, 0.75, 1.5)
+
+
+@pytest.mark.parametrize(("policies", "weight"), [("shared", 0.75), ("separate", 1.0)])
+def test_the_recorded_weights_are_those_that_learners_use(policies: str, weight: float, tmp_path: Path) -> None:
+    """With policies: separate each seat's games weigh the same."""
+    made = samples(tmp_path, policies=policies)
+    stage = made.self_play(Stage.of_round(1), [GAMES[0], replace(GAMES[0], episode_id="s/9"), GAMES[1]], "round 1", [])
+    [line] = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    used = stage.games if policies == "shared" else turns_of(stage.games, Role.ATTACKER)
+    assert line["attacker_weight"] == used[0].weight == weight
 
 
 @pytest.mark.parametrize(("part", "limit"), [("learner", "max_tokens_per_microbatch"), ("engine", "max_model_len")])
