@@ -52,7 +52,9 @@ class Payoffs(Part):
     right_guess: SeatPayoffs = Field((-1.0, 1.0), description="the defender named the word")
     tie: SeatPayoffs = Field((None, None), description="nobody won before the turns ran out")
     attacker_breach: SeatPayoffs = Field(
-        (None, None), description="the attacker broke the rules; its reward goes to the turn that broke them"
+        (None, None),
+        description="the attacker broke the rules; its reward goes to the turn that broke them, or, with any "
+        "objective.advantage but spag, to all its turns",
     )
     defender_breach: SeatPayoffs = Field((None, None), description="the same for the defender")
     early_guess: tuple[PaidTurn, PaidTurn] = Field(
