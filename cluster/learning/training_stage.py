@@ -81,7 +81,8 @@ class StageProgress:
         if sum(len(game.turns) for game in games) != len(self.old_logprobs):
             raise RunFolderError(
                 f"{self.stage} was being trained on {len(self.old_logprobs)} turns, but its log now has others: the "
-                "log was changed or damaged; remove the newest folder of checkpoints/ to train the stage from its "
-                "beginning"
+                "log was changed or damaged; bring it back, or move every folder of checkpoints/ with -step- in its "
+                "name away, to train the stage from its beginning; if none is left, start a new run with the newest "
+                "folder of models/ as its model"
             )
         return with_column(games, "old_logprobs", self.old_logprobs)
