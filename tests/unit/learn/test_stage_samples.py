@@ -164,7 +164,7 @@ class Words(Claims):
         return Claim((7,), (len(word), 9), 1)
 
     def spoken(self, word: str) -> Spoken:
-        return Spoken(((3,),), ((4,),))
+        return Spoken(((13,),), ((14,),))
 
     def num_private(self, turn: Turn) -> int:
         return 0
@@ -216,6 +216,22 @@ def test_what_an_attacker_thinks_is_not_pushed_down(tmp_path: Path) -> None:
     read = {tokenizer.decode(place.prompt_ids[len(prompt) :]) for place in places}
     assert all(text.startswith(thought) for text in read)
     assert min(read, key=len).strip() == thought, "right after the thought it speaks"
+
+
+@pytest.mark.parametrize(("public", "is_place"), [("x is it.", True), ("xy is it.", False)])
+def test_the_beginning_of_another_word_is_not_pushed_down(public: str, is_place: bool, tmp_path: Path) -> None:
+    tokenizer = tokenizer_of("chatml")  # a token is a byte
+    renderer = taboo_renderer(load_template("chat"), tokenizer, 5)
+    prompt, ids = renderer.prompt((), Role.ATTACKER, "x"), renderer.reply_ids(public)
+    played = game(1, Outcome.DEFENDER_WINS, 2, 1)
+    attack = replace(played.turns[0], text=public, prompt_ids=prompt, token_ids=ids, logprobs=(-0.5,) * len(ids))
+    played = replace(played, turns=(attack, played.turns[1]), scenario="x")
+    config = RunConfig.model_validate({"objective": {"unsaid_coeff": 0.3, "learn_from": "both"}})
+    made = StageSamples(config, tokenizer, renderer, {"p"}, Recorder(tmp_path))
+    (trained,) = made.self_play(Stage.of_round(1), [played], "round 1", []).games
+    ((*places,),) = (turn for turn in trained.unsaid if turn[0].role is Role.ATTACKER)
+    at_first = {tokenizer.decode(place.target_ids) for place in places if len(place.prompt_ids) == len(prompt)}
+    assert at_first == ({"x", "X"} if is_place else {"X"})
 
 
 def test_imitation_has_rates_and_a_claiming_term_of_its_own(tmp_path: Path) -> None:
