@@ -346,7 +346,7 @@ def test_an_adapter_of_an_output_layer_that_is_the_embeddings_is_refused(
     config = parse_config({"engine": {"max_model_len": 8192}, "learner": learner})
     with contextlib.ExitStack() as stack:
         if is_tied:
-            stack.enter_context(pytest.raises(ConfigError, match="lm_head is the same matrix as the embeddings.*take"))
+            stack.enter_context(pytest.raises(ConfigError, match=r"lm_head is the same matrix as the embeddings.*take"))
         check_model(config, str(model), ["tiger"])
 
 
