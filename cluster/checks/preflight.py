@@ -124,12 +124,6 @@ def check_model(config: RunConfig, model: str, words: Sequence[str], trains: boo
         raise ConfigError(fault)
     if config.learner.packing == "trees":
         check_packable(settings, planned.learner.microbatch_tokens)
-    layer = config.learner.lora and config.learner.lora.output_layer
-    if layer and getattr(settings.get_text_config(), "tie_word_embeddings", False):
-        raise ConfigError(
-            f"learner.lora.targets: {layer} is the same matrix as the embeddings of {model}, which have no adapters; "
-            "take it out"
-        )
 
 
 def check_rows(config: RunConfig, model: str) -> None:

@@ -160,9 +160,8 @@ class SamplingConfig(Part):
         return self
 
 
-# A model's layers of embeddings and of logits, as families name them.
-_EMBEDDINGS = ("embed_tokens", "embed_in", "wte", "word_embeddings")
-_OUTPUT_LAYERS = ("lm_head", "embed_out")
+# A model's embeddings and output layer, as families name them.
+_WORDS = ("embed_tokens", "embed_in", "wte", "word_embeddings", "lm_head", "embed_out")
 
 
 class LoraConfig(Part):
@@ -175,20 +174,14 @@ class LoraConfig(Part):
         "merged", description="what is sent to engines: whole weights with the adapters merged, or the adapters alone"
     )
 
-    @property
-    def output_layer(self) -> str | None:
-        """The target that is a model's output layer, if one is."""
-        return next((name for each in self.targets if (name := _last(each)) in _OUTPUT_LAYERS), None)
-
     @model_validator(mode="after")
-    def _has_no_embeddings(self) -> LoraConfig:
-        if found := [each for each in self.targets if _last(each) in _EMBEDDINGS]:
-            raise ValueError(f"targets: {found[0]} holds embeddings, which have no adapters here; take it out")
+    def _leaves_words_alone(self) -> LoraConfig:
+        if found := [each for each in self.targets if each.rpartition(".")[2] in _WORDS]:
+            # Trees and engines compute the output layer without adapters, and tied embeddings lose them when merged.
+            raise ValueError(
+                f"targets: {found[0]} is a model's embeddings or output layer, which have no adapters here; take it out"
+            )
         return self
-
-
-def _last(target: str) -> str:
-    return target.rpartition(".")[2]
 
 
 class LearnerConfig(Part):
@@ -241,15 +234,6 @@ class LearnerConfig(Part):
     )
     bucket_bytes: int = Field(64 * 2**20, ge=1024, description="size cap of one bucket of a weight snapshot")
     timeout_s: float = Field(1800, gt=0, description="deadline of one learner call, and of its ranks' waits in it")
-
-    @model_validator(mode="after")
-    def _trees_need_the_plain_output_layer(self) -> LearnerConfig:
-        if self.packing == "trees" and self.lora is not None and (layer := self.lora.output_layer):
-            raise ValueError(
-                f"lora.targets: {layer} is the output layer, which packing: trees computes without adapters; take it "
-                "out, or set learner.packing: none"
-            )
-        return self
 
     @property
     def microbatch_tokens(self) -> int:

@@ -1,6 +1,5 @@
 """What is found wrong before anything is started: words that a defender cannot listen to."""
 
-import contextlib
 import json
 import re
 import shutil
@@ -331,23 +330,6 @@ def test_a_base_that_engines_cannot_play_in_turn_is_refused(
     ) as found:
         check_model(config, str(model), ["tiger"])
     assert "\n" not in str(found.value)
-
-
-@pytest.mark.parametrize("is_tied", [True, False])
-def test_an_adapter_of_an_output_layer_that_is_the_embeddings_is_refused(
-    is_tied: bool, tiny_model: Path, tmp_path: Path
-) -> None:
-    """Exported weights have one matrix for both, in which the adapter would be missing."""
-    model = tmp_path / "model"
-    shutil.copytree(tiny_model, model)
-    settings = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps({**settings, "tie_word_embeddings": is_tied}))
-    learner = {"packing": "none", "max_tokens_per_microbatch": 8192, "lora": {"targets": ["q_proj", "lm_head"]}}
-    config = parse_config({"engine": {"max_model_len": 8192}, "learner": learner})
-    with contextlib.ExitStack() as stack:
-        if is_tied:
-            stack.enter_context(pytest.raises(ConfigError, match=r"lm_head is the same matrix as the embeddings.*take"))
-        check_model(config, str(model), ["tiger"])
 
 
 def test_a_micro_batch_below_the_longest_game_is_refused_unless_nothing_is_trained(tiny_model: Path) -> None:
