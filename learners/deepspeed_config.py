@@ -26,12 +26,14 @@ RANKS_OF_A_NODE = 8
 def deepspeed_config(config: LearnerConfig, on_gpu: bool = False) -> dict[str, Any]:
     """DeepSpeed's configuration dict; an optimiser offloaded from a GPU is DeepSpeed's own CPU Adam.
 
-    Raises ConfigError for a file that is missing, is not JSON, or contradicts the run.
+    Raises ConfigError for a file that is missing, is not JSON, has a value of another kind, or contradicts the run.
     """
     path = find_config(config.deepspeed, "deepspeed") if config.deepspeed else None
     given = _read(path) if path else {}
     merged = _merged(given, _wanted(config), _keys_of_the_run(config), str(path))
     zero = merged["zero_optimization"]
+    if type(stage := zero["stage"]) is not int or not 0 <= stage <= 3:
+        raise ConfigError(f"{path}: zero_optimization.stage is {json.dumps(stage)}; it has to be 0, 1, 2 or 3")
     if merged["bf16"]["enabled"] and zero["stage"] == 0:
         raise ConfigError(
             f"{path or 'learner'}: ZeRO stage 0 with bfloat16 would add up gradients in bfloat16; "
@@ -160,6 +162,8 @@ def _merged(
                 raise ConfigError(f'{path}: {name} is "auto", but the run says nothing about it; write a value')
         elif isinstance(value, Mapping) and isinstance(ours, Mapping):
             merged[key] = _merged(value, ours, said, path, f"{name}.")
+        elif isinstance(ours, Mapping):
+            raise ConfigError(f"{path}: {name} is {json.dumps(value)}; it has to be a JSON object")
         elif name in said and value != ours:
             raise ConfigError(f"{path} has {name} = {value!r}, but {said[name]} says {ours!r}; remove one of them")
         else:

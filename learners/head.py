@@ -108,7 +108,9 @@ class _TargetLogprobs(torch.autograd.Function):
         temperature: float | Tensor,
         with_entropies: bool,
     ) -> tuple[Tensor, Tensor]:
-        logprobs = torch.empty(len(targets.rows), dtype=_at_least_float32(hidden.dtype), device=hidden.device)
+        logprobs = torch.empty(
+            len(targets.rows), dtype=torch.promote_types(hidden.dtype, torch.float32), device=hidden.device
+        )
         entropies = torch.zeros(len(hidden), dtype=logprobs.dtype, device=hidden.device)
         for start, end, logits in _chunks(hidden, weight, bias, temperature):
             normalised = logits.log_softmax(-1)
@@ -157,7 +159,7 @@ def _chunks(
 ) -> Iterator[tuple[int, int, Tensor]]:
     """(first row, the row after the last, their logits [rows, V]), float32 (float64 of float64 models), divided by the
     temperature."""
-    dtype = _at_least_float32(hidden.dtype)
+    dtype = torch.promote_types(hidden.dtype, torch.float32)
     on_cpu = hidden.device.type == "cpu"
     softmax_rows = max(1, (CPU_SOFTMAX_BYTES if on_cpu else GPU_SOFTMAX_BYTES) // (len(weight) * dtype.itemsize))
     matmul_rows = max(MATMUL_ROWS, softmax_rows) if on_cpu else softmax_rows
@@ -171,7 +173,3 @@ def _chunks(
             elif temperature != 1.0:
                 some = some / temperature
             yield first, end, some
-
-
-def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
-    return dtype if dtype == torch.float64 else torch.float32

@@ -64,9 +64,7 @@ class PolicyTraining:
         with self.split.phase("score"):
             self._keep_reference(learners, training_stage)
         rows_per_step = self._config.self_play.sft_rows_per_step
-        # A seat that only listens takes as many steps as the games of both seats would.
-        num_leading = sum(bool(game.turns) for game in games) or count_leading(training_stage.games)
-        num_steps = min(len(games), -(-num_leading // training_stage.batch_games))
+        num_steps, batch_games = self._steps(games, training_stage)
         if training_stage.one_pass:
             num_steps = max(num_steps, -(-len(sft) // rows_per_step))
         if not num_steps:
@@ -75,7 +73,7 @@ class PolicyTraining:
         games, stage_progress = self._begin(
             learners, training_stage, stage, games=games, num_steps=num_steps, show=show
         )
-        batches = spread(games, training_stage.batch_games, num_steps)
+        batches = spread(games, batch_games, num_steps)
         if not training_stage.spec.is_part:
             self.stage_progress = stage_progress
         for step in range(stage_progress.num_steps_done, num_steps):
@@ -97,6 +95,15 @@ class PolicyTraining:
                     f"skipped; the batches are in {self._folder / 'skipped'}; lower the learning rate, or look at the "
                     "games"
                 )
+
+    def _steps(self, games: Sequence[GameSample], training_stage: TrainingStage) -> tuple[int, int | None]:
+        """(optimiser steps, games of each; None: the games are spread evenly) of a stage or a part of a stream."""
+        # A seat that only listens takes as many steps as the games of both seats would.
+        num_leading = sum(bool(game.turns) for game in games) or count_leading(training_stage.games)
+        if training_stage.part_steps and len(self._roles) == 1:
+            # A seat has only a part of the games. With whole batches of them it would end mid-schedule.
+            return min(len(games), num_leading, training_stage.part_steps), None
+        return min(len(games), -(-num_leading // training_stage.batch_games)), training_stage.batch_games
 
     def _begin(
         self,
@@ -195,8 +202,9 @@ class PolicyTraining:
         is_part = training_stage.part and self._reference_of == training_stage.stage
         if is_part or self._compares_with_start(spec):
             games = learners.score_reference(games, spec.temperature)
-        first, rest = games[: training_stage.batch_games], games[training_stage.batch_games :]
-        return first + learners.score_games(rest, spec.temperature)
+        num_steps, batch_games = self._steps(games, training_stage)
+        num_first = count_leading(games) // num_steps if batch_games is None else batch_games
+        return games[:num_first] + learners.score_games(games[num_first:], spec.temperature)
 
     def _takes_engines_logprobs(self, spec: StageSpec) -> bool:
         """Whether the engines' log-probabilities stand for those under the weights of the stage's start."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -19,7 +20,7 @@ from spag_ray.game.renderer import Renderer
 from spag_ray.games.taboo.decks import says_none_of
 from spag_ray.results.lines import SamplesLine
 from spag_ray.stages import EXPERT, IMITATED, Stage
-from spag_ray.tokens import PUBLISHED_MAX_TOKENS, Tokenizer
+from spag_ray.tokens import PUBLISHED_MAX_TOKENS, Tokenizer, text_of
 from spag_ray.training_data.game_samples import game_samples, num_dropped
 from spag_ray.training_data.imitation import imitation_samples
 from spag_ray.training_data.listened_turns import WhenToClaim, listened_turns, with_listening
@@ -187,9 +188,10 @@ class StageSamples:
         games = sorted(chain.from_iterable(found.values()), key=lambda game: order[game.episode_id])
         if not games and not may_be_empty():
             raise nothing_to_learn(what, len(episodes))
+        is_shared = self.config.policies == "shared"  # else no learner has two roles to balance (turns_of)
         for name, of_game in found.items():  # a breach has weight 1, whatever its seat's wins have
             trained = [game for game in of_game if game.turns]  # one that only listens has no weight of a role
-            weights = {str(game.role): game.weight for game in trained if game.role is not None}
+            weights = {str(game.role): game.weight if is_shared else 1.0 for game in trained if game.role is not None}
             self.recorder.record(SamplesLine(what, name, len(trained), weights))
         return games
 
@@ -225,7 +227,10 @@ class StageSamples:
             )
             games = with_listening(games, heard)
         if objective.unsaid_coeff:
-            of_attackers = unsaid_words(episodes, renderer.spoken, longest, learning, renderer.num_private)
+            read = partial(text_of, self.tokenizer)
+            of_attackers = unsaid_words(
+                episodes, renderer.spoken, longest, learning, num_private=renderer.num_private, text_of=read
+            )
             of_defenders = heard_words(episodes, renderer.claim, longest, learning)
             games = with_unsaid_words(games, merged(of_attackers, of_defenders))
         return games

@@ -23,8 +23,9 @@ class TrainingStage:
     with only listening turns are spread over these steps. `one_pass`: the rows are too, each taken once, at most
     `self_play.sft_rows_per_step` in a step, perhaps in more steps than the games need; otherwise
     every step takes the next `self_play.sft_rows_per_step` of endless passes. Of a stream: `part`, how many parts of
-    this stage were trained on before this one, and `after`, the stage whose weights this one started with (None: the
-    run's base model)."""
+    this stage were trained on before this one; `part_steps`, the planned steps of each, which a seat's own policy takes
+    with its own games, if it has as many; and `after`, the stage whose weights this one started with (None: the run's
+    base model)."""
 
     stage: Stage
     spec: StageSpec
@@ -33,6 +34,7 @@ class TrainingStage:
     batch_games: int
     one_pass: bool = False
     part: int = 0
+    part_steps: int = 0
     after: Stage | None = None
 
 
@@ -79,7 +81,8 @@ class StageProgress:
         if sum(len(game.turns) for game in games) != len(self.old_logprobs):
             raise RunFolderError(
                 f"{self.stage} was being trained on {len(self.old_logprobs)} turns, but its log now has others: the "
-                "log was changed or damaged; remove the newest folder of checkpoints/ to train the stage from its "
-                "beginning"
+                "log was changed or damaged; bring it back, or move every folder of checkpoints/ with -step- in its "
+                "name away, to train the stage from its beginning; if none is left, start a new run with the newest "
+                "folder of models/ as its model"
             )
         return with_column(games, "old_logprobs", self.old_logprobs)

@@ -119,7 +119,7 @@ def make_schedule(config: RunConfig) -> Schedule:
     if config.schedule == "stream":
         stream = config.stream
         versions = games // stream.games_per_version
-        steps = versions * max(1, stream.games_per_version // self_play.batch_games)
+        steps = versions * config.steps_per_version
         games, permits = versions * stream.fresh_games, (stream.max_lag + 1) * stream.fresh_games
     num_later = int(imitation.enabled) + self_play.rounds + 2 * has_last_match(config)
     of_base = config.evaluation.base_games or config.evaluation.games

@@ -124,7 +124,6 @@ def stream_rounds(run: Trainer, state: RunState, sft: list[Sample], averages: Ro
     """All rounds, while play continues: a new version of the weights for every `games_per_version` games."""
     config = run.config
     per_version = config.stream.games_per_version
-    steps_per_version = max(1, per_version // config.self_play.batch_games)
     versions_per_round = config.self_play.games_per_round // per_version
     num_parts = config.self_play.rounds * versions_per_round
     num_undecided = 0
@@ -153,11 +152,13 @@ def stream_rounds(run: Trainer, state: RunState, sft: list[Sample], averages: Ro
                 num_undecided = 0 if learned.games else num_undecided + 1
                 if num_undecided == MAX_UNDECIDED:
                     raise nothing_to_learn(f"{MAX_UNDECIDED} versions in a row", MAX_UNDECIDED * per_version)
-                steps = num_parts * steps_per_version
                 learned = replace(
                     learned,
-                    batch_games=max(1, -(-count_leading(learned.games) // steps_per_version)),
-                    spec=replace(learned.spec, num_steps=steps, name=str(STREAM), is_part=True),
+                    batch_games=max(1, -(-count_leading(learned.games) // config.steps_per_version)),
+                    spec=replace(
+                        learned.spec, num_steps=num_parts * config.steps_per_version, name=str(STREAM), is_part=True
+                    ),
+                    part_steps=config.steps_per_version,
                     part=place - 1,
                     after=Stage.parse(state.stage) if state.stage else None,
                 )

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from functools import reduce
 from typing import Any, TypeAlias
 
-from spag_ray.config.engine import EngineConfig
+from spag_ray.config.engine import EngineConfig, EngineRange
 from spag_ray.config.objective import BETWEEN_CLIPS, ObjectiveConfig, with_defaults_of_choices
-from spag_ray.config.parts import LearnerConfig, StreamConfig
+from spag_ray.config.parts import CheckpointConfig, ImitationConfig, LearnerConfig, StreamConfig
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
 from spag_ray.host.cpu_features import fast_dtype
@@ -23,6 +23,11 @@ from spag_ray.stages import Stage
 
 LEAST_IMITATION_STEPS = 20  # in fewer a model hardly changes, whatever it is shown
 _SPAG_TERMS = "objective.length_norm objective.constant_length objective.mismatch_cap objective.kl_weighting"
+# Of the objective, what imitation uses too.
+_OF_IMITATION = (
+    *("loss", "decay", "role_weights", "role_weight_cap", "unsaid_coeff"),
+    *("listening_coeff", "listening_turns", "claiming_coeff", "claiming_words"),
+)
 _PAST = "league.choose league.num_engines league.num_opponents league.snapshot_every league.max_snapshots"
 
 
@@ -56,6 +61,7 @@ def values_without_effect(config: RunConfig, num_scenarios: Mapping[str, int] | 
     found += _too_large_batches(config)
     found += _idle_listener(config)
     found += _idle_progress(config, num_scenarios or {})
+    found += _uncentred(config)
     return [*found, *_baselines_of_one(config, num_scenarios or {}), *_odd_clips(config.objective)]
 
 
@@ -120,7 +126,12 @@ def _of_learning(config: RunConfig) -> list[_Rule]:
     """What the objective and self-play learn by."""
     objective, self_play, imitation = config.objective, config.self_play, config.imitation
     is_separate = config.policies == "separate"
+    of_imitation = [f"imitation.{key}" for key in ImitationConfig.model_fields if key != "enabled"]
+    of_rounds = [f"self_play.{key}" for key in ("games_per_round", "batch_games", "learning_rate", "sft_file")]
+    of_rounds += [f"objective.{key}" for key in ObjectiveConfig.model_fields if key not in _OF_IMITATION]
     return [
+        (not imitation.enabled, "imitation.enabled", " ".join(of_imitation)),
+        (not self_play.rounds, "self_play.rounds", " ".join(of_rounds)),
         (objective.loss == "published", "objective.loss", _SPAG_TERMS),
         (
             objective.length_norm != "constant" and objective.loss != "dr-grpo",
@@ -169,24 +180,47 @@ def _of_learning(config: RunConfig) -> list[_Rule]:
             "objective.mismatch_cap",
         ),
         (
+            config.render == "varied",
+            "with render: varied no log-probabilities of the engines are used",
+            "objective.mismatch_cap",
+        ),
+        (
             self_play.sft_file is None,
             "there is no self_play.sft_file",
             "objective.sft_coeff self_play.sft_rows_per_step",
         ),
-        (self_play.rounds < 2, "self_play.rounds", "self_play.last_learning_rate self_play.last_kl_coeff"),
+        (
+            self_play.rounds < 2,
+            "self_play.rounds",
+            "self_play.last_learning_rate self_play.last_kl_coeff learner.keep_moments",
+        ),
+        (config.schedule == "stream", "a stream is one stage, which keeps Adam's moments", "learner.keep_moments"),
         (self_play.on_collapse != "mix", "self_play.on_collapse", "self_play.mix_share"),
     ]
 
 
 def _of_running(config: RunConfig) -> list[_Rule]:
     """Imitation's games, the schedule, prompts, opponents, evaluation, the machines."""
-    imitation, evaluation, learner = config.imitation, config.evaluation, config.learner
+    imitation, evaluation, learner, engine = config.imitation, config.evaluation, config.learner, config.engine
+    of_checkpoints = [
+        f"checkpoint.{key}" for key in CheckpointConfig.model_fields if key not in ("enabled", "stop_within_s")
+    ]
+    is_plain = engine.kind == "transformers"
     of_stream = " ".join(f"stream.{key}" for key in StreamConfig.model_fields)
     of_tasks = ("task_stages", "task_limit", "num_fewshot", "apply_chat_template", "include_path", "download")
     has_no_template = config.prompts in ("flat", "lines") and not evaluation.apply_chat_template
     return [
         (imitation.source != "scripted", "all games of imitation.source are imitated", "imitation.games"),
         (config.schedule != "stream", "schedule", f"{of_stream} checkpoint.every_versions"),
+        (not config.checkpoint.enabled, "checkpoint.enabled", " ".join(of_checkpoints)),
+        (not engine.num_gpus, "engine.num_gpus", "engine.gpu_memory_utilization"),
+        (is_plain, "engine.kind", "engine.kv_cache_gib engine.gpu_memory_utilization"),
+        # Other parts of the program count an engine's turns by it.
+        (
+            is_plain and not evaluation.tasks and not isinstance(engine.num_engines, EngineRange),
+            "engine.kind",
+            "engine.max_num_seqs",
+        ),
         (has_no_template, "prompts", "chat_template_kwargs"),
         (config.render != "varied", "render", "varied_prompts"),
         (config.words.source != "deck", "words.source", "words.max_held_out_difficulty"),
@@ -195,11 +229,15 @@ def _of_running(config: RunConfig) -> list[_Rule]:
         (not evaluation.against, "evaluation.against is empty", "evaluation.against_games"),
         (not evaluation.tasks, "evaluation.tasks is empty", " ".join(f"evaluation.{key}" for key in of_tasks)),
         (learner.lora is not None, "learner.lora never trains embeddings", "learner.freeze_embeddings"),
-        (learner.lora is None, "there is no learner.lora", "engine.max_lora_rank engine.max_adapters"),
+        (
+            True,
+            "there is no learner.lora" if learner.lora is None else "a run sets it from learner.lora",
+            "engine.max_lora_rank engine.max_adapters",
+        ),
         (
             config.cluster.address is not None,
             "it is of a Ray that is started here, and cluster.address is set",
-            "cluster.num_cpus cluster.metrics_port",
+            "cluster.num_cpus cluster.metrics_port cluster.object_store_gib",
         ),
     ]
 
@@ -250,6 +288,23 @@ def _odd_clips(objective: ObjectiveConfig) -> Iterator[str]:
         yield (
             f"objective.loss: {objective.loss} clips {ratios}, at {low:g} and {high:g}; set clip_range and "
             f"clip_range_high to {'0.0003 and 0.0004' if is_of_turns else '0.2'}, or leave them out"
+        )
+
+
+def _uncentred(config: RunConfig) -> Iterator[str]:
+    """Means that are subtracted game by game and come back by the weights of games: a role that often wins weighs less
+    where it won than where it lost."""
+    if config.policies == "separate" or not config.self_play.rounds:
+        return
+    for each, game in zip(config.each_game, config.games, strict=True):
+        objective = each.objective
+        if objective.baseline == "none" or objective.learn_from == "winners" or objective.role_weights == "none":
+            continue
+        which = f" of {game.full_name}" if len(config.games) > 1 else ""
+        gains = ", nor are gains (objective.information_gain)" if objective.information_gain else ""
+        yield (
+            f"objective.baseline: {objective.baseline}{which} is not centred{gains}, because objective.role_weights: "
+            f"{objective.role_weights} weighs games by who won; set role_weights: none"
         )
 
 

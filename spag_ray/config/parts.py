@@ -52,7 +52,9 @@ class Payoffs(Part):
     right_guess: SeatPayoffs = Field((-1.0, 1.0), description="the defender named the word")
     tie: SeatPayoffs = Field((None, None), description="nobody won before the turns ran out")
     attacker_breach: SeatPayoffs = Field(
-        (None, None), description="the attacker broke the rules; its reward goes to the turn that broke them"
+        (None, None),
+        description="the attacker broke the rules; its reward goes to the turn that broke them, or, with any "
+        "objective.advantage but spag, to all its turns",
     )
     defender_breach: SeatPayoffs = Field((None, None), description="the same for the defender")
     early_guess: tuple[PaidTurn, PaidTurn] = Field(
@@ -158,6 +160,10 @@ class SamplingConfig(Part):
         return self
 
 
+# A model's embeddings and output layer, as families name them.
+_WORDS = ("embed_tokens", "embed_in", "wte", "word_embeddings", "lm_head", "embed_out")
+
+
 class LoraConfig(Part):
     """Low-rank adapters."""
 
@@ -167,6 +173,15 @@ class LoraConfig(Part):
     export: Literal["merged", "adapter"] = Field(
         "merged", description="what is sent to engines: whole weights with the adapters merged, or the adapters alone"
     )
+
+    @model_validator(mode="after")
+    def _leaves_words_alone(self) -> LoraConfig:
+        if found := [each for each in self.targets if each.rpartition(".")[2] in _WORDS]:
+            # Trees and engines compute the output layer without adapters, and tied embeddings lose them when merged.
+            raise ValueError(
+                f"targets: {found[0]} is a model's embeddings or output layer, which have no adapters here; take it out"
+            )
+        return self
 
 
 class LearnerConfig(Part):

@@ -460,6 +460,11 @@ class RunConfig(Part):
         return self.sync.timeout_s + (self.engine.turn_timeout_s if waits else 0.0)
 
     @property
+    def steps_per_version(self) -> int:
+        """Planned optimiser steps of a version of a stream, none of more than self_play.batch_games games."""
+        return -(-self.stream.games_per_version // self.self_play.batch_games)
+
+    @property
     def sends_adapters(self) -> bool:
         """Whether engines get adapters instead of whole weights."""
         lora = self.learner.lora

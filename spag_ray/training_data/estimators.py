@@ -8,7 +8,7 @@ return of every turn is R (without discount). Every turn of a trajectory gets th
     rae          R - b, b the moving average of what this game paid this seat, before this game (SPIRAL, 2506.24119)
     rloo         R minus the mean of the others of the group (2402.14740); R itself in a group of one
     grpo         (R - mean) / (std + 1e-6) over the group (DeepSeekMath, 2402.03300); R itself in a group of one
-    reinforce++  (R - mean) / sqrt(var + 1e-8) over all trained tokens of the batch (2501.03262)
+    reinforce++  (R - mean) / sqrt(var + 1e-8) over all trained tokens that a policy learns from (2501.03262)
     marshal      (R - mean) / (std + 1e-6) over all turns of this seat in the batch (2510.15414)
 
 A group: the trajectories of one seat in games of one scenario (word, deal). Deviations are of samples (n - 1). The
@@ -99,6 +99,18 @@ def marshal(trajectories: Sequence[Trajectory]) -> Advantages:
     return _normalised(trajectories, lambda each: each.seat, by_turn=True)
 
 
+def of_each_seat(estimator: Estimator) -> Estimator:
+    """The same, of the trajectories of each seat alone."""
+
+    def found(trajectories: Sequence[Trajectory]) -> Advantages:
+        own = {
+            seat: iter(estimator([each for each in trajectories if each.seat == seat])) for seat in range(len(SEATS))
+        }
+        return [next(own[each.seat]) for each in trajectories]
+
+    return found
+
+
 def _normalised(
     trajectories: Sequence[Trajectory], key: Callable[[Trajectory], Hashable], by_turn: bool = False
 ) -> Advantages:
@@ -132,12 +144,16 @@ def _whole(trajectories: Sequence[Trajectory], advantages: Sequence[float]) -> A
 PURE: dict[str, Estimator] = {"rloo": rloo, "grpo": grpo, "reinforce++": reinforce_plus_plus, "marshal": marshal}
 
 
-def estimator_of(objective: ObjectiveConfig, baselines: RoleBaselines | None, is_new: Sequence[bool]) -> Estimator:
-    """The one of `objective.advantage`. `baselines`, `is_new`: see `rae`. Raises ConfigError for a function of the
-    user's own that is not there."""
+def estimator_of(
+    objective: ObjectiveConfig, baselines: RoleBaselines | None, is_new: Sequence[bool], separate: bool = False
+) -> Estimator:
+    """The one of `objective.advantage`. `baselines`, `is_new`: see `rae`. `separate`: each seat's policy learns alone.
+    Raises ConfigError for a function of the user's own that is not there."""
     name = objective.advantage
     if name == "rae":
         return rae(baselines or RoleBaselines(objective.baseline_decay), is_new)
+    if name == "reinforce++" and separate:  # the others compare no seat with another one
+        return of_each_seat(reinforce_plus_plus)
     return PURE.get(name) or own_function(name, KEY)
 
 

@@ -190,7 +190,8 @@ def _estimated(
     if objective.drop_agreeing:
         played = list(compress(played, map(not_, _agree(played))))
     is_new = [episodes[each.place].number not in repeated for each in played]
-    estimator = estimator_of(objective, baselines, is_new)
+    policies = {episodes[each.place].turns[each.turns[0]].policy for each in played}
+    estimator = estimator_of(objective, baselines, is_new, separate=len(policies) > 1)
     found = applied(estimator, objective.advantage, [each.trajectory for each in played])
     learned: _Learned = [(episode.verdict.outcome.winner, 1.0, {}) for episode in episodes]
     for each, values in zip(played, found, strict=True):

@@ -38,8 +38,6 @@ def imitation_samples(
         plain = ObjectiveConfig(role_weights=balance, role_weight_cap=objective.role_weight_cap)
         # A breach has no winner, but a game may pay for it: it is no turn to imitate.
         episodes = [episode for episode in episodes if episode.verdict.outcome.winner is not None]
-        if claims and max_guesses == 1:
-            return game_samples(episodes, plain, sampled=False)
         weights = {game.episode_id: game.weight for game in game_samples(episodes, plain, sampled=False)}
     games = []
     for episode in episodes:

@@ -97,15 +97,19 @@ def count_leading(games: Sequence[GameSample]) -> int:
     return sum(bool(game.turns) for game in games) or len(games)
 
 
-def spread(games: Sequence[GameSample], batch_games: int, num_steps: int) -> list[list[GameSample]]:
+def spread(games: Sequence[GameSample], batch_games: int | None, num_steps: int) -> list[list[GameSample]]:
     """The batches of `num_steps` optimiser steps: games in the order given, `batch_games` per step. Games that have
-    only positions are spread evenly over the steps."""
+    only positions, and all games without `batch_games`, are spread evenly over the steps."""
     leading = [game for game in games if game.turns]
     riding = [game for game in games if not game.turns]
+
+    def even(some: Sequence[GameSample], step: int) -> Sequence[GameSample]:
+        return some[step * len(some) // num_steps : (step + 1) * len(some) // num_steps]
+
     return [
         [
-            *leading[step * batch_games : (step + 1) * batch_games],
-            *riding[step * len(riding) // num_steps : (step + 1) * len(riding) // num_steps],
+            *(even(leading, step) if batch_games is None else leading[step * batch_games : (step + 1) * batch_games]),
+            *even(riding, step),
         ]
         for step in range(num_steps)
     ]

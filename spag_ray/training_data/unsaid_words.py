@@ -8,7 +8,8 @@ A place is a prompt and the tokens of a word whose probability is lowered there.
 
 - Attacker: a place at each public token of each of its turns, also of the turn that broke the rules. The model reads
   the prompt and the turn up to that token. A thought has no places, because the other seat never reads it. A place is
-  left out if the turn begins the word there and continues with another ("rain" for raincoat).
+  left out if the turn says another word there that begins like it: with the first of its tokens, or, if it is one
+  token, with all of it (" rain" in " raincoat"; not in " rains", a form of it).
 - Defender: a place after a claim's opening in each turn. A word that was said before is not the target word, or the
   game would have ended. A small model often claims it anyway, because it is in the prompt.
 """
@@ -18,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import ModelError
@@ -25,6 +27,8 @@ from spag_ray.game.renderer import Claim, Spoken
 from spag_ray.game.rules import Role
 from spag_ray.game.turn import Turn
 from spag_ray.game.words import STOP_WORDS
+from spag_ray.games.taboo.referee.folding import fold
+from spag_ray.games.taboo.referee.word_forms import word_forms
 from spag_ray.training_data.listened_turns import guessers_turns
 from spag_ray.training_data.samples import GameSample, Sample
 
@@ -39,15 +43,19 @@ def unsaid_words(
     max_tokens: int,
     learning: Container[str] | None = None,
     num_private: Callable[[Turn], int] = lambda turn: 0,
+    text_of: Callable[[Sequence[int]], str] | None = None,
 ) -> Places:
     """{episode_id: for each of the attacker's turns, its places}. Left out: places of more than `max_tokens` tokens,
     turns after the verdict, and turns of policies that are not in `learning` (None: all are in). `num_private`: tokens
-    of a turn that come before its public text."""
+    of a turn that come before its public text. `text_of`: of tokens;
+    without it, no word is told from a longer one."""
     found = {}
     for episode in episodes:
         word = spoken(episode.scenario)
+        # To the published referee "raincoat" says "rain".
+        goes_on = partial(_says_another, episode.scenario, None if episode.rules == "published" else text_of)
         turns = [
-            tuple(place for place in _places(turn, word, num_private(turn)) if place.num_tokens <= max_tokens)
+            tuple(place for place in _places(turn, word, num_private(turn), goes_on) if place.num_tokens <= max_tokens)
             for turn in episode.turns[: episode.verdict.length]
             if turn.role is Role.ATTACKER and turn.prompt_ids and (learning is None or turn.policy in learning)
         ]
@@ -56,13 +64,19 @@ def unsaid_words(
     return found
 
 
-def _places(turn: Turn, word: Spoken, first: int) -> Iterator[Sample]:
+def _says_another(word: str, text_of: Callable[[Sequence[int]], str] | None, rest: Sequence[int]) -> bool:
+    """Whether the rest of a turn, which begins with the only token of the word, begins with another word."""
+    return text_of is not None and not word_forms(word).pattern.match(fold(text_of(rest).lstrip()).text)
+
+
+def _places(turn: Turn, word: Spoken, first: int, goes_on: Callable[[Sequence[int]], bool]) -> Iterator[Sample]:
     """`first`: the place of the first public token. After a thought a word may begin with or without a space."""
     at_first = dict.fromkeys(word.start + word.later) if first else word.start
     for place in range(first, len(turn.token_ids)):
         for ids in word.later if place > first else at_first:
             rest = turn.token_ids[place:]
-            if len(ids) == 1 or rest[:1] != ids[:1] or rest[: len(ids)] == ids:
+            is_said = rest[: len(ids)] == ids and not (len(ids) == 1 and goes_on(rest))
+            if is_said or rest[:1] != ids[:1]:
                 yield Sample(turn.prompt_ids + turn.token_ids[:place], ids, 1.0, role=Role.ATTACKER)
 
 

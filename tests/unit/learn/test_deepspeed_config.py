@@ -127,6 +127,15 @@ def test_a_file_may_ask_for_deepspeeds_own_adam(tmp_path: Path) -> None:
         ({"communication_data_type": "auto"}, {}, r'is "auto", but the run says nothing'),
         ("{not json", {}, r"not valid JSON"),
         ([1], {}, r"is a JSON object, this is a list"),
+        ({"zero_optimization": 3}, {}, r"zero_optimization is 3; it has to be a JSON object"),
+        ({"zero_optimization": None}, {}, r"zero_optimization is null; it has to be a JSON object"),
+        ({"zero_optimization": {"stage": "3"}}, {}, r'zero_optimization.stage is "3"; it has to be 0, 1, 2 or 3'),
+        ({"zero_optimization": {"stage": 7}}, {}, r"zero_optimization.stage is 7; it has to be 0, 1, 2 or 3"),
+        ({"zero_optimization": {"stage": True}}, {}, r"zero_optimization.stage is true; it has to be 0, 1, 2 or 3"),
+        ({"bf16": True}, {}, r"bf16 is true; it has to be a JSON object"),
+        ({"optimizer": "AdamW"}, {}, r'optimizer is "AdamW"; it has to be a JSON object'),
+        ({"optimizer": {"params": None}}, {}, r"optimizer.params is null; it has to be a JSON object"),
+        ({"data_types": "bf16"}, {}, r'data_types is "bf16"; it has to be a JSON object'),
     ],
 )
 def test_contradictions_and_files_that_are_no_json_are_refused(

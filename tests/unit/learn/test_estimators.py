@@ -76,6 +76,28 @@ def played(number: int, scenario: str, outcome: Outcome, num_turns: int = 4, pol
     return replace(found, scenario=scenario, turns=turns)
 
 
+def test_reinforce_plus_plus_compares_the_tokens_of_each_policy_that_learns() -> None:
+    """The attacker wins nine of ten games; beside the defender's tokens it would be praised for that alone."""
+    outcomes = [Outcome.ATTACKER_WINS] * 9 + [Outcome.DEFENDER_WINS]
+    objective = ObjectiveConfig(advantage="reinforce++")
+
+    def means(policies: Sequence[str], learning: set[str]) -> list[float]:
+        episodes = [played(n, f"w{n}", outcome, 4, policies) for n, outcome in enumerate(outcomes)]
+        turns = [turn for each in game_samples(episodes, objective, learning=learning) for turn in each.turns]
+        of_roles = [[(turn.advantage, len(turn.target_ids)) for turn in turns if turn.role is role] for role in Role]
+        return [sum(a * n for a, n in own) / sum(n for _, n in own) for own in of_roles]
+
+    assert means(("attacker", "defender"), {"attacker", "defender"}) == pytest.approx([0, 0], abs=1e-9)
+    attacker, defender = means("pp", {"p"})
+    assert attacker > 0.5 > -0.5 > defender
+    episodes = [played(n, f"w{n}", outcome, 4, ("attacker", "defender")) for n, outcome in enumerate(outcomes)]
+    alone = [
+        [turn.advantage for each in game_samples(episodes, objective, learning=names) for turn in each.turns]
+        for names in ({"attacker"}, {"attacker", "defender"})
+    ]
+    assert alone[1][::2] == alone[0], "whether the other learns or not"
+
+
 ROUND = [
     played(0, "river", Outcome.ATTACKER_WINS),
     played(1, "river", Outcome.DEFENDER_WINS, num_turns=3),

@@ -48,6 +48,12 @@ def test_no_baseline_of_self_play_is_subtracted_from_what_is_imitated() -> None:
         assert imitation_samples(PLAYED, objective, "winners") == plain
 
 
+@pytest.mark.parametrize("max_guesses", [1, 2])
+def test_the_shares_of_a_winners_turns_are_those_of_the_objective(max_guesses: int) -> None:
+    (first, *_) = imitation_samples(PLAYED, ObjectiveConfig(decay=0.5), "winners", max_guesses=max_guesses)
+    assert [turn.advantage for turn in first.turns] == pytest.approx([1 / 3, 2 / 3])
+
+
 def test_of_both_the_loser_is_imitated_but_for_the_turn_that_lost_the_game() -> None:
     games = imitation_samples(PLAYED, ObjectiveConfig(), "both")
     assert roles(games) == [["a", "d", "a"], ["a", "d", "a", "d"], ["a", "d", "a"]]

@@ -544,6 +544,32 @@ def test_a_seat_that_only_listens_takes_as_many_steps_as_the_games_make(tmp_path
     assert not any(each[0].listening for each in fake.steps)
 
 
+@pytest.mark.parametrize(("num_own", "batches"), [(3, [1, 1, 1]), (9, [2, 2, 2, 3]), (16, [4, 4, 4, 4]), (0, [])])
+def test_a_seat_takes_the_steps_of_a_streams_part_with_the_games_it_won(
+    num_own: int, batches: list[int], tmp_path: Path
+) -> None:
+    """The learning rate falls over the steps of all parts: with fewer a seat would not reach the end of its cosine."""
+    policy = LearningPolicy("attacker", (Role.ATTACKER,), RunConfig(), tmp_path, "model", Recorder(tmp_path))
+    fake: Any = FakeLearners(set())
+    policy.learners = fake
+    of_other = Sample((1,), (2,), 1.0, sampler_logprobs=(-1.0,), role=Role.DEFENDER)
+    lost = [GameSample(f"l/{number}", Role.DEFENDER, 1.0, (of_other,)) for number in range(32 - num_own)]
+    spec = replace(SPEC, num_steps=20, name="stream", is_part=True)
+    stage = TrainingStage(Stage.of_round(1), spec, [*games(num_own), *lost], [], 8, part_steps=4)
+    policy.learn(stage, lambda *_: None)
+    assert [len(batch) for batch in fake.steps] == batches
+    assert fake.scored == [each.episode_id for batch in fake.steps[1:] for each in batch], "the first step needs none"
+
+
+def test_one_policy_of_both_seats_takes_whole_batches_of_a_streams_part(tmp_path: Path) -> None:
+    policy = LearningPolicy("policy", tuple(Role), RunConfig(), tmp_path, "model", Recorder(tmp_path))
+    fake: Any = FakeLearners(set())
+    policy.learners = fake
+    spec = replace(SPEC, num_steps=20, name="stream", is_part=True)
+    policy.learn(TrainingStage(Stage.of_round(1), spec, games(9), [], 3, part_steps=4), lambda *_: None)
+    assert [len(batch) for batch in fake.steps] == [3, 3, 3]
+
+
 @pytest.mark.parametrize("num_won", [4, 0])
 def test_a_stage_that_is_resumed_learns_the_same_batches(num_won: int, tmp_path: Path) -> None:
     given = mixed(num_won, 6)

@@ -23,7 +23,7 @@ from spag_ray.games.taboo.game import TabooGame, taboo_renderer
 from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.stages import IMITATED, Stage
 from spag_ray.training_data.rewards import RoleBaselines, RoleWindow
-from spag_ray.training_data.samples import Claiming, Sample
+from spag_ray.training_data.samples import Claiming, Sample, turns_of
 from spag_ray.training_data.stage_spec import StageSpec
 from tests.support.episodes import game
 from tests.support.families import tokenizer_of
@@ -139,6 +139,16 @@ def test_the_recorded_weights_are_those_of_trained_games_not_of_one_that_only_li
     assert (line["decided"], line["attacker_weight"], line["defender_weight"]) == (3, 0.75, 1.5)
 
 
+@pytest.mark.parametrize(("policies", "weight"), [("shared", 0.75), ("separate", 1.0)])
+def test_the_recorded_weights_are_those_that_learners_use(policies: str, weight: float, tmp_path: Path) -> None:
+    """With policies: separate each seat's games weigh the same."""
+    made = samples(tmp_path, policies=policies)
+    stage = made.self_play(Stage.of_round(1), [GAMES[0], replace(GAMES[0], episode_id="s/9"), GAMES[1]], "round 1", [])
+    [line] = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    used = stage.games if policies == "shared" else turns_of(stage.games, Role.ATTACKER)
+    assert line["attacker_weight"] == used[0].weight == weight
+
+
 @pytest.mark.parametrize(("part", "limit"), [("learner", "max_tokens_per_microbatch"), ("engine", "max_model_len")])
 def test_a_position_that_no_micro_batch_or_no_engine_holds_is_left_out(part: str, limit: str, tmp_path: Path) -> None:
     long = [replace(each, turns=tuple(replace(t, prompt_ids=(1,) * 14) for t in each.turns)) for each in GAMES]
@@ -154,7 +164,7 @@ class Words(Claims):
         return Claim((7,), (len(word), 9), 1)
 
     def spoken(self, word: str) -> Spoken:
-        return Spoken(((3,),), ((4,),))
+        return Spoken(((13,),), ((14,),))
 
     def num_private(self, turn: Turn) -> int:
         return 0
@@ -206,6 +216,22 @@ def test_what_an_attacker_thinks_is_not_pushed_down(tmp_path: Path) -> None:
     read = {tokenizer.decode(place.prompt_ids[len(prompt) :]) for place in places}
     assert all(text.startswith(thought) for text in read)
     assert min(read, key=len).strip() == thought, "right after the thought it speaks"
+
+
+@pytest.mark.parametrize(("public", "is_place"), [("x is it.", True), ("xy is it.", False)])
+def test_the_beginning_of_another_word_is_not_pushed_down(public: str, is_place: bool, tmp_path: Path) -> None:
+    tokenizer = tokenizer_of("chatml")  # a token is a byte
+    renderer = taboo_renderer(load_template("chat"), tokenizer, 5)
+    prompt, ids = renderer.prompt((), Role.ATTACKER, "x"), renderer.reply_ids(public)
+    played = game(1, Outcome.DEFENDER_WINS, 2, 1)
+    attack = replace(played.turns[0], text=public, prompt_ids=prompt, token_ids=ids, logprobs=(-0.5,) * len(ids))
+    played = replace(played, turns=(attack, played.turns[1]), scenario="x")
+    config = RunConfig.model_validate({"objective": {"unsaid_coeff": 0.3, "learn_from": "both"}})
+    made = StageSamples(config, tokenizer, renderer, {"p"}, Recorder(tmp_path))
+    (trained,) = made.self_play(Stage.of_round(1), [played], "round 1", []).games
+    ((*places,),) = (turn for turn in trained.unsaid if turn[0].role is Role.ATTACKER)
+    at_first = {tokenizer.decode(place.target_ids) for place in places if len(place.prompt_ids) == len(prompt)}
+    assert at_first == ({"x", "X"} if is_place else {"X"})
 
 
 def test_imitation_has_rates_and_a_claiming_term_of_its_own(tmp_path: Path) -> None:

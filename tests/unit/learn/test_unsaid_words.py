@@ -60,6 +60,27 @@ def test_the_beginning_of_the_word_in_another_word_is_no_place_but_the_word_itse
     assert ((1, 2), (30,)) in places(said((30, 6)))
 
 
+@pytest.mark.parametrize(
+    ("after", "is_place"),
+    [("coat", False), ("s", True), (" coat", True), (", a coat", True), ("-coat", True), ("", True)],
+)
+def test_a_word_of_one_token_that_begins_another_word_is_no_place(after: str, is_place: bool) -> None:
+    """The word and its inflections break the rules, and "raincoat" does not."""
+    texts = {5: "A", 50: " rain", 60: after}
+    episode = replace(said((5, 50, 60)), scenario="rain")
+
+    def found(later: tuple[int, ...]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        word = Spoken(start=((40,),), later=(later,))
+        places = unsaid_words([episode], lambda _: word, 100, text_of=lambda ids: "".join(map(texts.__getitem__, ids)))
+        return [tokens(place) for turns in places.values() for turn in turns for place in turn]
+
+    others = [((1, 2), (40,)), ((1, 2, 5, 50), (50,))]
+    assert found((50,)) == sorted([*others, *[((1, 2, 5), (50,))] * is_place], key=lambda place: len(place[0]))
+    episode = replace(episode, rules="published")
+    assert ((1, 2, 5), (50,)) in found((50,)), "its referee finds the word in any other"
+    assert found((7,))[1:] == [((1, 2, 5), (7,)), ((1, 2, 5, 50), (7,))], "nothing is decoded where it is not said"
+
+
 def test_a_thought_has_no_places_and_what_is_said_after_it_begins_with_either_form() -> None:
     episode = said((5, 6, 7, 8))
     assert places(episode, num_private=lambda turn: 2) == [

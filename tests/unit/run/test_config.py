@@ -302,6 +302,15 @@ def test_a_reference_or_a_learning_rate_that_cannot_be_kept_is_refused(settings:
         config_of(settings)
 
 
+@pytest.mark.parametrize("target", ["lm_head", "embed_tokens", "model.embed_tokens", "gpt_neox.embed_out", "wte"])
+@pytest.mark.parametrize("packing", ["trees", "none"])
+def test_adapters_of_embeddings_and_of_an_output_layer_are_refused(target: str, packing: str) -> None:
+    with pytest.raises(ConfigError, match=f"learner.lora.*targets: {target} is .* take it out") as refused:
+        config_of(f"learner.lora={{targets: [q_proj, {target}]}}; learner.packing={packing}")
+    assert "\n" not in str(refused.value)
+    assert config_of("learner.lora={targets: [q_proj, embed_tokens_proj]}").learner.lora is not None
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -126,6 +126,30 @@ STREAM = "schedule=stream; self_play.games_per_round=64"
         ),
         ("varied_prompts=own.yaml", "render is exact", "render=varied"),
         ("self_play.batch_games=200", "more than self_play.games_per_round, 150", "self_play.batch_games=150"),
+        ("learner.keep_moments=True; self_play.rounds=1", "self_play.rounds is 1", "self_play.rounds=2"),
+        (
+            f"learner.keep_moments=True; {STREAM}",
+            "a stream is one stage, which keeps Adam's moments",
+            "schedule=rounds",
+        ),
+        ("objective.mismatch_cap=4.0; render=varied", "with render: varied no log-prob", "render=exact"),
+        ("imitation.learning_rate=1e-05; imitation.enabled=false", "imitation.enabled is F", "imitation.enabled=true"),
+        ("imitation.sft_file=rows.json; imitation.enabled=false", "imitation.enabled is F", "imitation.enabled=true"),
+        ("self_play.learning_rate=1e-05; self_play.rounds=0", "self_play.rounds is 0", "self_play.rounds=1"),
+        ("self_play.games_per_round=300; self_play.rounds=0", "self_play.rounds is 0", "self_play.rounds=1"),
+        ("objective.entropy_coeff=0.1; self_play.rounds=0", "self_play.rounds is 0", "self_play.rounds=1"),
+        ("objective.kl_coeff=0.1; self_play.rounds=0", "self_play.rounds is 0", "self_play.rounds=1"),
+        ("checkpoint.keep_last=5; checkpoint.enabled=false", "checkpoint.enabled is F", "checkpoint.enabled=true"),
+        ("checkpoint.every_s=60.0; checkpoint.enabled=false", "checkpoint.enabled is F", "checkpoint.enabled=true"),
+        ("engine.gpu_memory_utilization=0.5; engine.num_gpus=0", "engine.num_gpus is 0", "engine.num_gpus=1"),
+        ("engine.max_num_seqs=8; engine.kind=transformers", "engine.kind is transformers", "engine.kind=vllm"),
+        (
+            "engine.max_num_seqs=8; engine.kind=transformers",
+            "engine.kind is transformers",
+            "engine.num_engines={min: 1, max: 2}",
+        ),
+        ("engine.kv_cache_gib=4.0; engine.kind=transformers", "engine.kind is transformers", "engine.kind=vllm"),
+        ("cluster.object_store_gib=4.0; cluster.address=auto", "cluster.address is set", "cluster.address=null"),
         (f"self_play.batch_games=64; {STREAM}", "more than stream.games_per_version, 32", "self_play.batch_games=32"),
     ],
 )
@@ -134,6 +158,35 @@ def test_a_value_without_effect_is_named_with_the_reason_and_only_then(settings:
     assert line.startswith(settings.partition(";")[0].replace("=", ": ")), line
     assert why in line
     assert values_without_effect(config_of(f"{settings}; {mended}")) == []
+
+
+@pytest.mark.parametrize("export", ["merged", "adapter"])
+def test_what_a_run_sets_for_its_adapters_is_named(export: str) -> None:
+    (line,) = values_without_effect(config_of(f"engine.max_lora_rank=64; learner.lora={{export: {export}}}"))
+    assert line == "engine.max_lora_rank: 64 has no effect, because a run sets it from learner.lora"
+    assert values_without_effect(config_of(f"learner.lora={{export: {export}}}")) == []
+
+
+@pytest.mark.parametrize("key", ["decay=0.5", "role_weights=none", "listening_coeff=0.5", "unsaid_coeff=0.3"])
+def test_what_imitation_uses_of_the_objective_is_not_idle_without_rounds(key: str) -> None:
+    assert values_without_effect(config_of(f"objective.{key}; self_play.rounds=0")) == []
+
+
+@pytest.mark.parametrize("baseline", ["mean", "scenario", "moving"])
+def test_a_baseline_that_the_weights_of_roles_undo_is_named(baseline: str) -> None:
+    both = f"objective.baseline={baseline}; objective.learn_from=both"
+    (line,) = values_without_effect(config_of(both))
+    assert line == (
+        f"objective.baseline: {baseline} is not centred, because objective.role_weights: balanced weighs games by who "
+        "won; set role_weights: none"
+    )
+    (line,) = values_without_effect(config_of(f"{both}; objective.information_gain=0.3"))
+    assert "is not centred, nor are gains (objective.information_gain), because" in line
+    for mended in ("objective.role_weights=none", "policies=separate", "objective.learn_from=winners"):
+        assert values_without_effect(config_of(f"{both}; {mended}")) == []
+    kuhn = {**KUHN, "objective": {"baseline": baseline, "learn_from": "both"}}
+    (line,) = values_without_effect(parse_config({"games": [TABOO, kuhn], "prompts": "lines"}))
+    assert line.startswith(f"objective.baseline: {baseline} of kuhn is not centred")
 
 
 def test_a_default_without_effect_is_named_too() -> None:

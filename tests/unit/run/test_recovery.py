@@ -116,6 +116,8 @@ def test_what_was_scored_at_the_start_comes_back_to_the_same_turns(tmp_path: Pat
     assert found is not None
     assert (found.stage, found.num_steps_done) == ("spag-1", 1)
     assert found.scored(plain) == games
-    with pytest.raises(RunFolderError, match="trained on 4 turns, but its log now has others"):
+    with pytest.raises(RunFolderError, match="trained on 4 turns, but its log now has others") as refused:
         found.scored(plain[:2])
+    assert "every folder of checkpoints/ with -step- in its name" in str(refused.value)
+    assert "if none is left, start a new run" in str(refused.value), "checkpoint.keep_last may all be mid-stage"
     assert StageProgress.saved_in(tmp_path / "nothing") is None

@@ -11,6 +11,7 @@ import pytest
 
 from cluster.learning.stage_samples import StageSamples
 from cluster.monitor.status_board import StatusBoard
+from cluster.planning.plan import make_plan
 from cluster.run.checkpoint import RunState
 from cluster.run.control import RunControl
 from cluster.run.training import MAX_UNDECIDED, train
@@ -331,6 +332,28 @@ def test_a_stream_learns_version_by_version_and_is_saved_with_each_round() -> No
         "learn spag-2 part 1", "publish", "checkpoint version-4", "save spag-2", "evaluate spag-2",
         "stream ends",
     ]  # fmt: skip
+
+
+class Planned(Played):
+    """Writes down how a stage's games are cut into steps."""
+
+    def __init__(self, config: dict[str, Any], **more: Any) -> None:
+        super().__init__(config, **more)
+        self.stages: list[Any] = []
+
+    def learn(self, stage: Any) -> None:
+        super().learn(stage)
+        self.stages.append(stage)
+
+
+@pytest.mark.parametrize(("batch", "steps"), [(8, 1), (5, 2), (3, 3), (4, 2), (9, 1)])
+def test_no_step_of_a_stream_has_more_games_than_a_batch(batch: int, steps: int) -> None:
+    config = {**STREAM, "self_play": {"rounds": 1, "games_per_round": 8, "batch_games": batch}}
+    run = Planned(config, outcomes=[Outcome.ATTACKER_WINS] * 4)
+    asked_by_train(run)
+    (stage,) = run.stages
+    assert (stage.part_steps, stage.spec.num_steps) == (steps, steps)
+    assert make_plan(run.config).schedule.steps == steps
 
 
 class Paid(Played):
