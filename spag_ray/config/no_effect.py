@@ -21,6 +21,7 @@ from spag_ray.errors import ConfigError
 from spag_ray.host.cpu_features import fast_dtype
 from spag_ray.stages import Stage
 
+MANY = 3  # keys with one reason, that are named together
 LEAST_IMITATION_STEPS = 20  # in fewer a model hardly changes, whatever it is shown
 _SPAG_TERMS = "objective.length_norm objective.constant_length objective.mismatch_cap objective.kl_weighting"
 # Of the objective, what imitation uses too.
@@ -41,22 +42,27 @@ def check_something_to_do(config: RunConfig) -> None:
 
 
 def values_without_effect(config: RunConfig, num_scenarios: Mapping[str, int] | None = None) -> list[str]:
-    """A line for each value that is not its default and has no effect. `num_scenarios`: {game: how many it is trained
-    on}, where they were read."""
+    """A line for each value that is not its default and has no effect, or for all that have none for one reason.
+    `num_scenarios`: {game: how many it is trained on}, where they were read."""
     idle = [dict(_idle_keys(each)) for each in config.each_game]
     usual = RunConfig.model_validate({"preset": config.preset})
     chosen = with_defaults_of_choices({name: getattr(config.objective, name) for name in _CHOICES})
     by_choice = {f"objective.{name}": value for name, value in chosen.items() if name not in _CHOICES}
-    found = [
-        _line(key, _value(config, key), idle[0][key])
-        for key in idle[0]
-        if all(key in other for other in idle[1:])
-        and _value(config, key) not in (_value(usual, key), by_choice.get(key), None)
-    ]
-    for number, (game, keys) in enumerate(zip(config.games, idle, strict=True)):
+    by_reason: dict[str, list[str]] = {}
+    for key, why in idle[0].items():
+        value = _value(config, key)
+        if all(key in other for other in idle[1:]) and value not in (_value(usual, key), by_choice.get(key), None):
+            by_reason.setdefault(why, []).append(key)
+    found = []
+    for why, keys in by_reason.items():
+        if len(keys) < MANY:
+            found += [_line(key, _value(config, key), why) for key in keys]
+        else:  # what was left of a part that is switched off is one line
+            found.append(f"{', '.join(keys)} have no effect, because {why}")
+    for number, (game, own) in enumerate(zip(config.games, idle, strict=True)):
         for name, value in game.objective.model_dump(exclude_none=True).items():
-            if f"objective.{name}" in keys and value != _value(usual, f"objective.{name}"):
-                found.append(_line(f"games.{number}.objective.{name}", value, keys[f"objective.{name}"]))
+            if f"objective.{name}" in own and value != _value(usual, f"objective.{name}"):
+                found.append(_line(f"games.{number}.objective.{name}", value, own[f"objective.{name}"]))
     found += _idle_payoffs(config)
     found += _too_large_batches(config)
     found += _idle_listener(config)

@@ -33,6 +33,14 @@ def test_no_shipped_configuration_has_a_value_without_effect(path: Path) -> None
     assert few_imitation_steps(config) is None
 
 
+def test_a_part_that_is_switched_off_is_one_line() -> None:
+    config = load_config("quickstart", ["imitation.enabled=false"])
+    lines = [line for line in values_without_effect(config) if "imitation." in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("imitation.games, imitation.")
+    assert lines[0].endswith(" have no effect, because imitation.enabled is False")
+
+
 def test_what_an_estimator_sets_itself_is_not_named() -> None:
     for settings in (
         {"policies": "separate", "objective": {"advantage": "rloo"}},
