@@ -206,7 +206,8 @@ def doctor(
 ) -> None:
     """Check files, model, nodes and their versions before a run; exit code 2 if a check fails."""
     if gpu:
-        from cluster.gpu_check.run_checks import SHAPES, run_all
+        from cluster.gpu_check.check import SHAPES
+        from cluster.gpu_check.run_checks import run_all
 
         if shape not in SHAPES:
             told = f"--shape {shape} is not known; there are {', '.join(SHAPES)}"
