@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.text import Text
 
 from cluster.monitor.terminal import say
-from cluster.runtime.output_files import refuse_existing
 from spag_ray.config.shipped import find_config
 from spag_ray.episodes.formats import read_games, read_sft, write_samples
 from spag_ray.errors import ConfigError
@@ -19,6 +18,7 @@ from spag_ray.games.taboo.deck_file import read_deck
 from spag_ray.games.taboo.decks import read_text
 from spag_ray.games.taboo.game import query_text
 from spag_ray.games.taboo.prompt_file import load_template
+from spag_ray.host.whole_files import refuse_existing
 from spag_ray.results.export.files import Format, write_export
 from spag_ray.results.export.rows import Rows, Unit
 from spag_ray.results.report.files import read_files

@@ -34,7 +34,7 @@ from transformers import LlamaConfig
 from spag_ray.errors import ModelError
 from spag_ray.families.alibi_llama import AlibiLlamaConfig, AlibiLlamaForCausalLM
 from spag_ray.families.auto import AutoModelForCausalLM
-from spag_ray.host.whole_files import open_as_folder
+from spag_ray.host.whole_files import open_as_folder, refuse_existing
 from spag_ray.tokens import plain_ids
 
 SHARD_BYTES = 2**30
@@ -72,8 +72,7 @@ def convert(source: Path, target: Path) -> Converted:
 
     Raises ModelError if `source` is not a complete folder of Baichuan 2, or if `target` exists or cannot be written.
     """
-    if target.exists():
-        raise ModelError(f"{target} exists; nothing is overwritten: choose another name, or move it away")
+    refuse_existing(target, ModelError)
     config = _converted_config(source)
     if not (source / "tokenizer.model").is_file():
         raise ModelError(f"{source}: no tokenizer.model in this folder; copy it there")

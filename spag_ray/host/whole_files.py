@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from spag_ray.errors import RunFolderError
+from spag_ray.errors import InputError, RunFolderError, SpagError
 
 LOCK_WITHIN_S = 60.0
 LOOK_EVERY_S = 0.02
@@ -56,6 +56,12 @@ def write_atomically(path: Path, text: str, mode: int = 0o666) -> None:
     """Write a small file so that it exists completely or not at all."""
     with replaced(path, mode) as file:
         file.write(text)
+
+
+def refuse_existing(path: Path, error: type[SpagError] = InputError) -> None:
+    """Raises `error` if something is there already."""
+    if path.exists():
+        raise error(f"{path} exists; nothing is overwritten: choose another name, or move it away")
 
 
 @contextlib.contextmanager

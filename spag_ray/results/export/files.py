@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeAlias, get_type_hints
 import yaml
 
 from spag_ray.errors import InputError, extra
-from spag_ray.host.whole_files import leftovers
+from spag_ray.host.whole_files import leftovers, refuse_existing
 from spag_ray.results.export.rows import GameColumns, Row, Rows, TurnColumns, Unit
 
 Format: TypeAlias = Literal["parquet", "jsonl", "hf"]
@@ -31,8 +31,7 @@ GROUP_VALUES = 2**20  # token ids, log-probabilities and characters of a Parquet
 def write_export(rows: Rows, stages: Collection[str], form: Format, out: Path) -> None:
     """Write the rows of these stages, or of all. Raises InputError if `out` exists or cannot be written, a stage is
     unknown, there are no games, or pyarrow is missing."""
-    if out.exists():
-        raise InputError(f"{out} exists; nothing is overwritten: choose another name with --out, or move it away")
+    refuse_existing(out)
     logs = rows.logs(stages)
     if form != "jsonl":
         _pyarrow()
