@@ -12,7 +12,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote
 
 import ray
@@ -25,11 +25,15 @@ from spag_ray.config.parts import TrackingConfig
 from spag_ray.errors import RunFolderError
 from spag_ray.game.rules import Role
 from spag_ray.host.hidden_packages import hidden
-from spag_ray.results.curves import Curves, Points
+from spag_ray.results.curves import Curves
 from spag_ray.results.game_names import UNKNOWN, NamesByGame, names_of_all
 from spag_ray.results.lines import Line, parse_line
 from spag_ray.results.metric_lines import MetricLines
 
+if TYPE_CHECKING:  # imports TensorBoard
+    from cluster.tracking.tensorboard import EventFile
+
+Drawer: TypeAlias = "EventFile | WandbRun"  # draws curves; both raise OSError if they fail
 MAX_KEPT = 1000  # newest lines of each kind, kept for queries
 
 
@@ -203,15 +207,7 @@ class Exporter:
             self._rays[metric.name].inc(sys.float_info.min, tags)
 
 
-class Drawer(Protocol):
-    """Draws curves in TensorBoard or W&B. Both methods raise OSError if they fail."""
-
-    def write(self, points: Points) -> None: ...
-
-    def close(self) -> None: ...
-
-
-def _event_file(folder: Path) -> Drawer:
+def _event_file(folder: Path) -> EventFile:
     with hidden("torch"):  # tensorboardX would import it: 2 s, for tensors that nobody gives to it
         from cluster.tracking.tensorboard import EventFile
 
