@@ -1,4 +1,4 @@
-"""Files that are whole or absent, and a lock for files that several processes change.
+"""Files and folders that are whole or absent, and a lock for files that several processes change.
 
 write_atomically(folder / "ended.json", text)
 with locked(folder / "matches.json"):        # read, merge, write_atomically
@@ -14,6 +14,7 @@ import glob
 import logging
 import os
 import secrets
+import shutil
 import stat
 import time
 from collections.abc import Iterator
@@ -30,25 +31,35 @@ _say = logging.getLogger("spag_ray")
 
 
 @contextlib.contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A place for a file or a folder, which gets the name `path` when the block ends. An exception leaves nothing.
+
+    Each writer has a place of its own, so two at once do not mix. Raises OSError if `path` is a folder that has files.
+    """
+    for left in leftovers(path):
+        _remove(left)
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
+    try:
+        yield partial
+        partial.rename(path)
+    finally:
+        _remove(partial)
+
+
+@contextlib.contextmanager
 def replaced(path: Path, mode: int = 0o666) -> Iterator[TextIO]:
     """A text file to write. It gets the name `path` when the block ends, and is on the disk then. An exception, a full
     disk or a kill leaves `path` as it was. `mode`: permissions of the new file, less the umask's.
 
-    Each writer has its own partial file: of two writers at once the last one wins, and their texts do not mix.
+    Of two writers at once the last one wins.
     """
-    for left in leftovers(path):
-        with contextlib.suppress(OSError):  # another writer removes it, too
-            left.unlink()
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
-    try:
-        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        with contextlib.suppress(OSError):  # it must not hide the block's own error
-            partial.unlink(missing_ok=True)
+    with (
+        whole(path) as partial,
+        open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file,
+    ):
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
     sync_folder(path.parent)
 
 
@@ -87,7 +98,7 @@ def locked(path: Path, within_s: float = LOCK_WITHIN_S) -> Iterator[None]:
 
 
 def leftovers(path: Path) -> list[Path]:
-    """Partial files of a path whose writers were killed. They are never read, but would add up."""
+    """Partial files and folders of a path whose writers were killed. They are never read, but would add up."""
     return [each for each in path.parent.glob(f".{glob.escape(path.name)}.*.partial") if _is_old(each)]
 
 
@@ -112,6 +123,14 @@ def sync_file(path: Path) -> None:
 def sync_folder(folder: Path) -> None:
     """A new, renamed or removed name in `folder` is on the disk when this returns."""
     sync_file(folder)
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):  # another writer removes it, too; and it must not hide the writer's own error
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _wait_for(descriptor: int, lock: Path, within_s: float) -> None:
