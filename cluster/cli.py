@@ -206,7 +206,8 @@ def doctor(
 ) -> None:
     """Check files, model, nodes and their versions before a run; exit code 2 if a check fails."""
     if gpu:
-        from cluster.gpu_check.run_checks import SHAPES, run_all
+        from cluster.gpu_check.check import SHAPES
+        from cluster.gpu_check.run_checks import run_all
 
         if shape not in SHAPES:
             told = f"--shape {shape} is not known; there are {', '.join(SHAPES)}"
@@ -336,7 +337,7 @@ def reward(
     sft: Annotated[Path | None, typer.Option(help="instruction data to add")] = None,
 ) -> None:
     """Judge games and write the winner's turns with their rewards and weights."""
-    from cluster.commands.reward import run_reward
+    from cluster.commands.data import run_reward
 
     run_reward(games, out, _console(), decay=decay, rules=rules, prompts=prompts, sft=sft)
 
@@ -386,7 +387,7 @@ def words(
         return
     if out is None:
         raise ConfigError("--out: name the file of the list; or check a deck: spag-ray words check FILE")
-    from cluster.commands.words import run_words
+    from cluster.commands.data import run_words
 
     run_words(out, top, _console())
 
@@ -394,7 +395,7 @@ def words(
 @words_app.command("check")
 def check_words(deck: Annotated[str, typer.Argument(help="a deck's file, or the name of a shipped one")]) -> None:
     """Print every fault of a deck with its line; exit code 2 if there is any. See docs/words.md."""
-    from cluster.commands.words import run_words_check
+    from cluster.commands.data import run_words_check
 
     if not run_words_check(deck, _console()):
         raise typer.Exit(2)
@@ -425,7 +426,7 @@ def export(
     ] = None,
 ) -> None:
     """Write a run's games as rows of tokens, log-probabilities, rewards and verdicts; see docs/data.md."""
-    from cluster.commands.export import run_export
+    from cluster.commands.data import run_export
 
     run_export(run_dir, form, rows, stages=stage or (), out=out, console=_console())
 

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from spag_ray.errors import InputError
+from spag_ray.host.whole_files import refuse_existing
 
 # Of each kind of fault (conformance.py, game_form.py), by the whole name or its last word.
 REMEDIES = {
@@ -88,8 +89,7 @@ def run_new(name: str, out: Path, console: Console) -> None:
     names = {"module": name, "name": "".join(part.capitalize() for part in name.split("_"))}
     game, test = out / f"{name}.py", out / f"test_{name}.py"
     for path in (game, test):
-        if path.exists():
-            raise InputError(f"{path} exists; nothing is overwritten: choose another name or --out")
+        refuse_existing(path)
     out.mkdir(parents=True, exist_ok=True)
     for path, template in ((game, "new_game.txt"), (test, "new_game_test.txt")):
         text = Path(__file__).with_name(template).read_text(encoding="utf-8")

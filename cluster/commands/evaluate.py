@@ -11,11 +11,12 @@ from cluster.checks.preflight import check_tasks, in_a_process
 from cluster.launch.placed_run import any_words, placed_run, watch_run
 from cluster.monitor.tables import evaluation_tables
 from cluster.monitor.terminal import say
-from cluster.runtime.output_files import folder_beside, refuse_existing
+from cluster.runtime.output_files import folder_beside
 from cluster.runtime.ray_session import get
 from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
+from spag_ray.host.whole_files import refuse_existing
 from spag_ray.results.evaluations import write_evaluations
 
 

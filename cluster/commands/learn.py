@@ -9,12 +9,13 @@ from rich.console import Console
 from actors.models import load_tokenizer, resolve_model
 from cluster.checks.preflight import check_folder, check_learning, in_a_process
 from cluster.launch.placed_run import any_words, placed_run, watch_run
-from cluster.runtime.output_files import folder_beside, refuse_existing
+from cluster.runtime.output_files import folder_beside
 from cluster.runtime.ray_session import get
 from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.formats import read_samples
 from spag_ray.errors import InputError
+from spag_ray.host.whole_files import refuse_existing
 from spag_ray.training_data.replay import published_samples, sft_games
 
 

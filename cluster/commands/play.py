@@ -12,12 +12,13 @@ from cluster.checks.imports import check_imports
 from cluster.checks.preflight import check_model, check_words, in_a_process
 from cluster.launch.placed_run import cards_of, every_words, placed_run, watch_run, words_of_file
 from cluster.planning.placement import with_room_for_engines
-from cluster.runtime.output_files import folder_beside, refuse_existing
+from cluster.runtime.output_files import folder_beside
 from cluster.runtime.ray_session import get
 from cluster.runtime.run_folder import make_run_folder
 from cluster.tracking.wandb import check_tracking
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.formats import write_games
+from spag_ray.host.whole_files import refuse_existing
 
 
 def run_play(

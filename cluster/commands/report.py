@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from actors.models import BUILT_IN, cache_folder
-from spag_ray.errors import InputError
+from spag_ray.host.whole_files import refuse_existing
 from spag_ray.results.report.files import read_files
 from spag_ray.results.report.page import write_report
 from spag_ray.results.report.tokens import Decode
@@ -21,8 +21,8 @@ from spag_ray.results.report.tokens import Decode
 def make_report(folder: Path, out: Path | None, console: Console) -> None:
     """Writes the report to `out`, or into the run folder, where an existing report is replaced. Raises RunFolderError
     if `folder` is not a run folder, InputError if `out` exists."""
-    if out is not None and out.exists():
-        raise InputError(f"{out} exists; nothing is overwritten: choose another name, or move it away")
+    if out is not None:
+        refuse_existing(out)
     decode = decoder(folder, console)
     console.print(Text(str(write_report(folder, out or folder / "report.html", decode))), soft_wrap=True)
 

@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -47,14 +47,6 @@ def run_watch(target: str, run: str | None, once: bool, console: Console) -> Non
         watch(AttachedSource(attach(run=run)), console, once)
 
 
-class Source(Protocol):
-    """Where the view of a run comes from."""
-
-    def look(self) -> RunView:
-        """The run as it is now. It has an `end` once the run has ended."""
-        ...
-
-
 class FolderSource:
     """Only reads files. Raises InputError for a folder that is not a run folder."""
 
@@ -72,6 +64,7 @@ class FolderSource:
         self._evaluated_at = 0.0
 
     def look(self) -> RunView:
+        """The run as it is now. It has an `end` once the run has ended."""
         if self._lines.is_replaced():
             self._begin()
         view = self._view
@@ -130,6 +123,9 @@ class AttachedSource:
                 lines = lines[lines.index(self._newest) + 1 :]
         self._newest = lines[-1] if lines else self._newest
         yield from lines
+
+
+Source: TypeAlias = FolderSource | AttachedSource  # of the view of a run
 
 
 def watch(source: Source, console: Console, once: bool) -> None:

@@ -1,17 +1,15 @@
 """Runs all checks of a machine, one after the other. Prints a line for each check, and one line of JSON last.
 
-    python -m benchmarks.gpu_check [--shape qwen2.5-1.5b] [--only attention,head] [--minutes 5]
     spag-ray doctor --gpu
+    python -m benchmarks.gpu_check --only attention,head
 
 The checks that say most come first; those that do not fit into the time are not reached, which is no failure. A check
 that does not end within its own limit fails. One whose requirements are missing is skipped, with the reason. What is
-compiled stays where runs look for it, too: for the next check, and for the next call. `--device cpu --shape tiny` runs
-the code of the checks without a GPU; that shows nothing about a GPU.
+compiled stays where runs look for it, too: for the next check, and for the next call.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib.util
 import json
@@ -28,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cluster.gpu_check.check import RANDOM_MODEL, SHAPES, Check, Told, model
+from cluster.gpu_check.check import RANDOM_MODEL, Check, Told, model
 from cluster.gpu_check.engine_checks import ENGINE, RUN, engine, run
 from cluster.gpu_check.layout_checks import layouts
 from cluster.gpu_check.learner_checks import LEARNER, MODULES, attention, export, fresh_moments, head, learner, sleep
@@ -65,17 +63,6 @@ METHODS: tuple[Method, ...] = ("forkserver", "spawn")  # the second where a fork
 MAX_KEPT_BYTES = 10 * 2**20  # of a file beside the log of a check that failed: a larger one has weights
 # Another program's use of the GPU, in vLLM's words.
 DISTURBED = re.compile(r"Error in memory profiling|Free memory on device")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code: 0 if no check failed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", choices=sorted(SHAPES), default="qwen2.5-1.5b", help="shape of the random model")
-    parser.add_argument("--only", default="", help="checks to run: the beginnings of their names, separated by commas")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--minutes", type=float, default=MINUTES, help="for all checks together; runs what fits")
-    options = parser.parse_args(arguments)
-    return run_all(options.shape, options.device, options.only, options.minutes)
 
 
 @dataclass(frozen=True)
@@ -201,7 +188,3 @@ def why_not(check: Check, device: str, num_gpus: int) -> str:
     if device == "cpu" and check.num_gpus > 1:
         return f"GPUs: needs {check.num_gpus}"
     return ""
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -22,7 +23,6 @@ from cluster.learning.weight_sync import Probe
 from cluster.monitor.status_board import StatusBoard
 from cluster.planning.reservation import Reservation, reservation_of
 from cluster.rollout.arenas import Arenas
-from cluster.run.control import RunControl
 from cluster.runtime.output_files import label_of
 from cluster.runtime.ray_session import ClusterError
 from cluster.runtime.without_torch import without_torch
@@ -40,6 +40,7 @@ from cluster.tracking.callbacks import Callbacks
 from cluster.tracking.recorder import Recorder
 from cluster.tracking.time_split import TimeSplit
 from spag_ray.config.run import RunConfig
+from spag_ray.errors import StopRequestedError
 from spag_ray.game.protocol import SEATS, Game, Solved, guesser_of, seat_to_move
 from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Role
@@ -62,6 +63,48 @@ class Prepared(NamedTuple):
     words: Scenarios
     held_out: Scenarios
     cards: Deck
+
+
+class RunControl:
+    """The requests to pause or to stop one run: sessions set them, the loop checks them."""
+
+    def __init__(self, lease: FolderLease) -> None:
+        self.lease = lease
+        self.is_paused = False
+        self.is_save_wanted = False
+        self._stop_at: float | None = None
+
+    def save_soon(self) -> None:
+        """Write a checkpoint at the next point where one can be written."""
+        self.is_save_wanted = True
+
+    def stop_soon(self, seconds: float) -> None:
+        """Stop at the next point where nothing is lost; this process ends in `seconds`."""
+        self._stop_at = time.monotonic() + seconds
+
+    @property
+    def is_to_stop(self) -> bool:
+        return self._stop_at is not None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Paused, and no stop is requested."""
+        return self.is_paused and not self.is_to_stop
+
+    @property
+    def seconds_left(self) -> float:
+        """Until this process ends, once a stop is requested; 0 before the request and after the end."""
+        return 0.0 if self._stop_at is None else max(0.0, self._stop_at - time.monotonic())
+
+    def check_stop(self) -> None:
+        """Wait while the run is paused. Raises StopRequestedError once a stop is requested, and LeaseLostError when
+        another run has taken the folder."""
+        self.lease.check()
+        while self.is_waiting:
+            time.sleep(0.1)
+            self.lease.check()
+        if self.is_to_stop:
+            raise StopRequestedError("the run was asked to stop")
 
 
 class RunParts:

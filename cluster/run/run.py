@@ -9,13 +9,14 @@ They are used by training.py (the loop), training_verbs.py (its steps), recovery
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import ray
 
-from actors.arena import Rules
+from actors.arena import GameTask, Rules
 from actors.league import Opponents
 from cluster.handles import Actor, Handle, actor_method
 from cluster.learning.training_stage import TrainingStage
@@ -23,30 +24,33 @@ from cluster.monitor.train_log import followed
 from cluster.planning.bundles import Bundle, engine_bundles, match_bundles
 from cluster.run.parts import Prepared, RunParts
 from cluster.run.recovery import Recovery
-from cluster.run.session_api import MAX_ASKED, last_episodes, play_turn
 from cluster.run.training import train
 from cluster.run.training_verbs import Trainer
 from cluster.runtime.output_files import label_of
-from cluster.runtime.ray_session import redirect_output
+from cluster.runtime.ray_session import get, redirect_output
 from cluster.runtime.run_folder import write_end
 from cluster.schedules.rounds import play_round
 from cluster.tracking.callbacks import FAILED_WITHIN_S
 from cluster.types import Progress
 from spag_ray.config.loading import without_environment
 from spag_ray.config.run import RunConfig
+from spag_ray.episodes.log import read_segment, stage_of
+from spag_ray.episodes.wire import decode
 from spag_ray.errors import CollapseError, InputError, StopRequestedError, meant
+from spag_ray.game.rules import Outcome, Role
 from spag_ray.game.words import Scenario
 from spag_ray.games.of_config import Scenarios
 from spag_ray.host.folder_lease import FolderLease
 from spag_ray.results.evaluations import Evaluation
 from spag_ray.results.matches import Match
-from spag_ray.stages import LEARN, PLAY
+from spag_ray.stages import LEARN, PLAY, Stage
 from spag_ray.training_data.samples import GameSample, Sample
 from spag_ray.training_data.stage_spec import Method, StageSpec
 
 if TYPE_CHECKING:
     from cluster.schedules.tournament import Entrant
 
+MAX_ASKED = 1000  # episodes or records in one answer to a session
 LOOK_EVERY_S = 2.0  # at the load of engines, and at nodes that are drained
 
 # The Run's threads beside those that train: for what answers at once, and for what a session may have to wait for.
@@ -160,7 +164,8 @@ class Run(Actor):
             self._parts.tasks.evaluate(stage, "evaluated", model)
             return self._parts.tasks.rows
 
-    # For sessions, displays and signals during the run; those that may take long have threads of their own.
+    # For sessions (console.py), displays and signals during the run; those that may take long have threads of their
+    # own. They return plain values, so that a client needs no imports.
 
     @actor_method
     @in_group(CONTROL)
@@ -188,8 +193,23 @@ class Run(Actor):
     @actor_method
     @in_group(SESSIONS)
     def play_turn(self, word: str, texts: list[str], human: str, game: str | None = None) -> dict[str, Any]:
-        """See session_api."""
-        return play_turn(self._parts, word, texts, human, game)
+        """The next turn of the newest weights, if they are to move, in a game against the user of a session, on `word`,
+        whose turns so far are `texts`. Returns all turns, the verdict if the game has ended, else the role that moves
+        next, and the version that played. `game`: its name, if the run has several. Raises InputError, and ConfigError
+        for a game that the run does not have."""
+        parts, config = self._parts, self._config.of_game(game)
+        if parts.fleet.are_asleep:
+            raise InputError(
+                "the engines sleep while the learner trains on their devices; ask again when the run plays"
+            )
+        role = Role(human).other
+        task = GameTask(0, word, "visit", config.seed, game=config.game.full_name)
+        seat = parts.seating.newest(role, self._config.sampling.temperature)
+        asked = parts.arenas.handles[0].answer.remote(task, texts, role, seat)
+        answered, verdict, to_move = get(asked, self._config.engine.longest_turn_s)
+        over = None if verdict is None else {"outcome": str(verdict.outcome), "reason": verdict.reason}
+        version = parts.seating.policy_of(role).version
+        return {"turns": answered, "verdict": over, "to_move": to_move and str(to_move), "version": version}
 
     @actor_method
     @in_group(SESSIONS)
@@ -264,3 +284,28 @@ class Run(Actor):
 
 
 RunHandle: TypeAlias = Handle[Run]
+
+
+def last_episodes(folder: Path, count: int, outcome: str | None, stage: str | None) -> list[dict[str, Any]]:
+    """The last `count` judged episodes in the published format plus `stage` and `number`, the newest last; of one
+    outcome or one stage if given. Raises InputError for an unknown outcome."""
+    known = [str(each) for each in Outcome]
+    if outcome is not None and outcome not in known:
+        raise InputError(f"outcome {outcome!r}: there are {', '.join(known)}{meant(outcome, known)}")
+    count = min(count, MAX_ASKED)
+    found: list[dict[str, Any]] = []
+    # The newest segment first: older ones are read only if more episodes are needed.
+    segments = (folder / "episodes").glob("*.log")
+    for path in sorted(segments, key=lambda path: path.stat().st_mtime, reverse=True):
+        if len(found) < count and (stage is None or stage_of(path) == Stage.parse(stage)):
+            found = _last_of(path, count - len(found), outcome) + found
+    return found
+
+
+def _last_of(path: Path, count: int, outcome: str | None) -> list[dict[str, Any]]:
+    kept: deque[dict[str, Any]] = deque(maxlen=count)
+    for _, data in read_segment(path):
+        episode = decode(data)
+        if outcome is None or str(episode.verdict.outcome) == outcome:
+            kept.append({"stage": episode.stage, "number": episode.number, **episode.as_published()})
+    return list(kept)

@@ -1,4 +1,4 @@
-"""Files that a command writes, without overwriting any."""
+"""Names of a run's folder and of what a command writes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
-
-from spag_ray.errors import InputError
 
 
 def free_name(path: Path) -> Path:
@@ -44,8 +42,3 @@ def told_apart_paths(paths: Sequence[Path]) -> list[str]:
     while len(paths) > 1 and all(len(each) > same + 1 for each in parts) and len({each[same] for each in parts}) == 1:
         same += 1
     return [str(Path(*each[same:])) for each in parts]
-
-
-def refuse_existing(path: Path) -> None:
-    if path.exists():
-        raise InputError(f"{path} exists; nothing is overwritten: choose another name, or move it away")

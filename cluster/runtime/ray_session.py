@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,6 @@ import ray
 from cluster.handles import R, Ref
 from cluster.runtime.locks import check_may_wait
 from cluster.runtime.ray_token import ClusterError, check_answer, no_token, own_token
-from cluster.runtime.short_folder import use_short_folder
 from spag_ray.config.parts import ClusterConfig
 from spag_ray.errors import SpagError
 from spag_ray.host.waiting_threads import set_before_libraries
@@ -38,7 +38,11 @@ NAMESPACE = "spag_ray"  # Ray namespace of detached runs
 ANSWER_WITHIN_S = 300.0  # a call that plays, trains or loads nothing; a process that hangs is killed long before
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 5.0  # before an actor that is unavailable is called again
 SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # of clusters of several nodes
+# A socket's path has at most 107 bytes. Below the temporary folder, Ray's need 68 of them, others' fewer.
+MAX_FOLDER_BYTES = 107 - len("/ray/session_2026-01-01_00-00-00_000000_0000000/sockets/plasma_store")
+SHORT_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
 STARTUP_TIMEOUT = "timed out during startup"  # Ray raises a plain Exception with this text
+log = logging.getLogger("spag_ray")
 
 
 class NoAnswerError(ClusterError, ray.exceptions.GetTimeoutError):
@@ -224,12 +228,11 @@ def redirect_output(log_path: str) -> None:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
-    own = logging.getLogger("spag_ray")
-    own.setLevel(logging.INFO)
-    if not logging.getLogger().handlers and not own.handlers:  # with log_format: json Ray has set one
+    log.setLevel(logging.INFO)
+    if not logging.getLogger().handlers and not log.handlers:  # with log_format: json Ray has set one
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        own.addHandler(handler)
+        log.addHandler(handler)
 
 
 def collect_seldom() -> None:
@@ -237,6 +240,36 @@ def collect_seldom() -> None:
     thresholds an arena of 128 engines spent 30 % of its CPU time on it."""
     gc.freeze()  # modules stay
     gc.set_threshold(70_000, 20, 100)
+
+
+def use_short_folder() -> None:
+    """Makes this process and those that it starts use another temporary folder, if nothing can be written in theirs or
+    its path is too long for sockets, as those that SLURM makes are. Raises ClusterError if there is none."""
+    for name in ("RAY_TMPDIR", "TMPDIR"):  # Ray takes the first one; vLLM and Python know only the second
+        folder = os.environ.get(name)
+        if folder is None or _fits(folder):
+            continue
+        short = next(filter(_fits, SHORT_FOLDERS), None)
+        if short is None:
+            raise ClusterError(
+                f"{name} is {folder}, where no socket can be: its path may have {MAX_FOLDER_BYTES} characters, and it "
+                f"must be writable, like one of {', '.join(SHORT_FOLDERS)}; set RAY_TMPDIR and TMPDIR to such a folder"
+            )
+        log.warning("%s: %s is too long a path for sockets, or not writable; %s is used", name, folder, short)
+        os.environ[name] = short
+        tempfile.tempdir = None  # Python keeps what it has found first
+
+
+def _fits(folder: str) -> bool:
+    if not 0 < len(os.fsencode(folder)) <= MAX_FOLDER_BYTES:
+        return False
+    path = Path(folder).absolute()
+    try:  # Ray makes what is not there
+        there = next(each for each in (path, *path.parents) if each.exists())
+        with tempfile.TemporaryDirectory(dir=there):
+            return True
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager

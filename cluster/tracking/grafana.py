@@ -18,9 +18,9 @@ from typing import Any
 
 from rich.console import Console
 
-from cluster.runtime.output_files import refuse_existing
 from cluster.tracking.metric_registry import METRICS, Metric
 from spag_ray.errors import InputError
+from spag_ray.host.whole_files import refuse_existing
 
 UID = "spag-ray"
 WINDOWS = ("1m", "5m", "15m", "1h", "6h")

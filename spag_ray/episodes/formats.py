@@ -20,7 +20,7 @@ from typing import Any
 
 from spag_ray.errors import InputError
 from spag_ray.game.rules import Role, check_history
-from spag_ray.host.whole_files import replaced
+from spag_ray.host.whole_files import refuse_existing, replaced
 
 MAX_FILE_BYTES = 2**31
 _NUM_NAMED = 20  # rows in a message
@@ -181,8 +181,7 @@ def _parse(text: str, path: str | Path, first_line: int) -> Any:
 def _write_rows(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Writes a temporary file and renames it, so that a crash leaves no half-written file at `path`."""
     path = Path(path)
-    if path.exists():
-        raise InputError(f"{path} exists and is not overwritten; remove it or choose another name")
+    refuse_existing(path)
     try:
         with replaced(path) as file:
             json.dump(list(rows), file, ensure_ascii=False, indent=1, allow_nan=False)

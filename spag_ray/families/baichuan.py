@@ -18,8 +18,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import secrets
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +32,7 @@ from transformers import LlamaConfig
 from spag_ray.errors import ModelError
 from spag_ray.families.alibi_llama import AlibiLlamaConfig, AlibiLlamaForCausalLM
 from spag_ray.families.auto import AutoModelForCausalLM
-from spag_ray.host.whole_files import open_as_folder
+from spag_ray.host.whole_files import open_as_folder, refuse_existing, whole
 from spag_ray.tokens import plain_ids
 
 SHARD_BYTES = 2**30
@@ -72,27 +70,20 @@ def convert(source: Path, target: Path) -> Converted:
 
     Raises ModelError if `source` is not a complete folder of Baichuan 2, or if `target` exists or cannot be written.
     """
-    if target.exists():
-        raise ModelError(f"{target} exists; nothing is overwritten: choose another name, or move it away")
+    refuse_existing(target, ModelError)
     config = _converted_config(source)
     if not (source / "tokenizer.model").is_file():
         raise ModelError(f"{source}: no tokenizer.model in this folder; copy it there")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        aside = target.with_name(f"{target.name}.{secrets.token_hex(4)}")
-        aside.mkdir()
-    except OSError as error:
-        raise ModelError(f"{target} cannot be written: {error.strerror}") from error
-    try:
-        _convert_sentencepiece(source / "tokenizer.model", config, aside)
-        files = _write_weights(source, config, aside)
-        config.save_pretrained(aside)
-        open_as_folder(aside)
-        aside.rename(target)
+        with whole(target) as aside:
+            aside.mkdir()
+            _convert_sentencepiece(source / "tokenizer.model", config, aside)
+            files = _write_weights(source, config, aside)
+            config.save_pretrained(aside)
+            open_as_folder(aside)
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{target} cannot be written: {error}") from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
     return Converted(config.model_type, len(files), len(set(files.values())))
 
 

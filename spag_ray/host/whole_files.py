@@ -1,4 +1,4 @@
-"""Files that are whole or absent, and a lock for files that several processes change.
+"""Files and folders that are whole or absent, and a lock for files that several processes change.
 
 write_atomically(folder / "ended.json", text)
 with locked(folder / "matches.json"):        # read, merge, write_atomically
@@ -14,13 +14,14 @@ import glob
 import logging
 import os
 import secrets
+import shutil
 import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from spag_ray.errors import RunFolderError
+from spag_ray.errors import InputError, RunFolderError, SpagError
 
 LOCK_WITHIN_S = 60.0
 LOOK_EVERY_S = 0.02
@@ -30,25 +31,35 @@ _say = logging.getLogger("spag_ray")
 
 
 @contextlib.contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A place for a file or a folder, which gets the name `path` when the block ends. An exception leaves nothing.
+
+    Each writer has a place of its own, so two at once do not mix. Raises OSError if `path` is a folder that has files.
+    """
+    for left in leftovers(path):
+        _remove(left)
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
+    try:
+        yield partial
+        partial.rename(path)
+    finally:
+        _remove(partial)
+
+
+@contextlib.contextmanager
 def replaced(path: Path, mode: int = 0o666) -> Iterator[TextIO]:
     """A text file to write. It gets the name `path` when the block ends, and is on the disk then. An exception, a full
     disk or a kill leaves `path` as it was. `mode`: permissions of the new file, less the umask's.
 
-    Each writer has its own partial file: of two writers at once the last one wins, and their texts do not mix.
+    Of two writers at once the last one wins.
     """
-    for left in leftovers(path):
-        with contextlib.suppress(OSError):  # another writer removes it, too
-            left.unlink()
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
-    try:
-        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        with contextlib.suppress(OSError):  # it must not hide the block's own error
-            partial.unlink(missing_ok=True)
+    with (
+        whole(path) as partial,
+        open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file,
+    ):
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
     sync_folder(path.parent)
 
 
@@ -56,6 +67,12 @@ def write_atomically(path: Path, text: str, mode: int = 0o666) -> None:
     """Write a small file so that it exists completely or not at all."""
     with replaced(path, mode) as file:
         file.write(text)
+
+
+def refuse_existing(path: Path, error: type[SpagError] = InputError) -> None:
+    """Raises `error` if something is there already."""
+    if path.exists():
+        raise error(f"{path} exists; nothing is overwritten: choose another name, or move it away")
 
 
 @contextlib.contextmanager
@@ -81,7 +98,7 @@ def locked(path: Path, within_s: float = LOCK_WITHIN_S) -> Iterator[None]:
 
 
 def leftovers(path: Path) -> list[Path]:
-    """Partial files of a path whose writers were killed. They are never read, but would add up."""
+    """Partial files and folders of a path whose writers were killed. They are never read, but would add up."""
     return [each for each in path.parent.glob(f".{glob.escape(path.name)}.*.partial") if _is_old(each)]
 
 
@@ -106,6 +123,14 @@ def sync_file(path: Path) -> None:
 def sync_folder(folder: Path) -> None:
     """A new, renamed or removed name in `folder` is on the disk when this returns."""
     sync_file(folder)
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):  # another writer removes it, too; and it must not hide the writer's own error
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _wait_for(descriptor: int, lock: Path, within_s: float) -> None:

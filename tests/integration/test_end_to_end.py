@@ -16,9 +16,9 @@ from safetensors.numpy import load_file
 
 from actors.models import load_tokenizer
 from actors.transformers_policy import TransformersPolicy
+from cluster.commands.data import run_reward
 from cluster.commands.learn import run_learn
 from cluster.commands.play import run_play
-from cluster.commands.reward import run_reward
 from cluster.commands.train import run_training
 from cluster.commands.watch import FolderSource
 from cluster.launch.placed_run import placed_run, training_words

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spag_ray.games.taboo.referee.folding import fold
-from spag_ray.games.taboo.referee.strict import find_word
+from spag_ray.games.taboo.referee.judge import find_word
 from tests.support.plain_matcher import Text
 
 pytestmark = pytest.mark.parallel

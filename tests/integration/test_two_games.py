@@ -12,7 +12,7 @@ import ray
 from rich.console import Console
 from safetensors.numpy import load_file
 
-from cluster.commands.export import run_export
+from cluster.commands.data import run_export
 from cluster.commands.train import run_training
 from cluster.launch.placed_run import every_words, placed_run
 from cluster.run.checkpoint import Checkpoints

@@ -7,11 +7,8 @@ hf         a folder that Hugging Face `datasets` loads and its hub takes: a spli
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-import secrets
-import shutil
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -20,7 +17,7 @@ from typing import Any, Literal, TypeAlias, get_type_hints
 import yaml
 
 from spag_ray.errors import InputError, extra
-from spag_ray.host.whole_files import leftovers
+from spag_ray.host.whole_files import refuse_existing, whole
 from spag_ray.results.export.rows import GameColumns, Row, Rows, TurnColumns, Unit
 
 Format: TypeAlias = Literal["parquet", "jsonl", "hf"]
@@ -31,15 +28,19 @@ GROUP_VALUES = 2**20  # token ids, log-probabilities and characters of a Parquet
 def write_export(rows: Rows, stages: Collection[str], form: Format, out: Path) -> None:
     """Write the rows of these stages, or of all. Raises InputError if `out` exists or cannot be written, a stage is
     unknown, there are no games, or pyarrow is missing."""
-    if out.exists():
-        raise InputError(f"{out} exists; nothing is overwritten: choose another name with --out, or move it away")
+    refuse_existing(out)
     logs = rows.logs(stages)
     if form != "jsonl":
         _pyarrow()
-    with _whole(out) as partial:
-        {"jsonl": _write_jsonl, "parquet": _write_parquet, "hf": _write_folder}[form](rows, logs, partial)
-        if not rows.num_rows:
-            raise InputError(f"{rows.run.folder}: there are no games in {', '.join(logs)}")
+    try:
+        with whole(out) as partial:
+            {"jsonl": _write_jsonl, "parquet": _write_parquet, "hf": _write_folder}[form](rows, logs, partial)
+            if not rows.num_rows:
+                raise InputError(f"{rows.run.folder}: there are no games in {', '.join(logs)}")
+    except OSError as error:
+        raise InputError(
+            f"{out} cannot be written: {error.strerror or error}; choose another place with --out"
+        ) from error
 
 
 def _write_jsonl(rows: Rows, logs: Mapping[str, Path], out: Path) -> None:
@@ -93,31 +94,6 @@ def _card(rows: Rows, splits: Mapping[str, str]) -> str:
         "The columns are described in spag_ray's docs/data.md.\n\n"
         f"| stage | split |\n|---|---|\n{stages}"
     )
-
-
-@contextlib.contextmanager
-def _whole(out: Path) -> Iterator[Path]:
-    """A place to write to; it gets the name `out` when the block has ended."""
-    partial = out.with_name(f".{out.name}.{secrets.token_hex(8)}.partial")  # two exports at once do not mix
-    try:
-        for left in leftovers(out):
-            _remove(left)
-        yield partial
-        partial.rename(out)
-    except OSError as error:
-        raise InputError(
-            f"{out} cannot be written: {error.strerror or error}; choose another place with --out"
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            _remove(partial)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _groups(rows: Iterator[Row]) -> Iterator[list[Row]]:

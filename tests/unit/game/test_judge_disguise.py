@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from spag_ray.game.rules import Outcome
 from spag_ray.game.words import STOP_WORDS, top_words
 from spag_ray.games.taboo.referee.folding import fold
-from spag_ray.games.taboo.referee.judge import judge
+from spag_ray.games.taboo.referee.judge import find_word, judge
 from spag_ray.games.taboo.referee.skeleton import letters_of
-from spag_ray.games.taboo.referee.strict import find_word
 from spag_ray.games.taboo.referee.word_forms import word_forms
 from tests.support.plain_matcher import says
 

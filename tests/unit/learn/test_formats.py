@@ -137,6 +137,6 @@ def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
 
 def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
     path = saved(tmp_path / "games.json", "precious")
-    with pytest.raises(InputError, match="not overwritten"):
+    with pytest.raises(InputError, match="nothing is overwritten"):
         write_games(path, [game()])
     assert path.read_text() == "precious"

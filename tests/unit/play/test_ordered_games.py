@@ -10,7 +10,7 @@ from actors.arena import GameTask, Player, Rules, answer, play_game
 from actors.policy import Completion, Request, Sampling, Score
 from actors.pool import EnginePool
 from cluster.run.parts import _probe
-from cluster.serve.person_game import PersonGame
+from cluster.serve.visits import PersonGame
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import decode, encode

@@ -11,7 +11,7 @@ from actors.models import load_tokenizer
 from actors.policy import Sampling
 from actors.pool import EnginePool
 from actors.transformers_policy import TransformersPolicy
-from cluster.serve.person_game import MAX_CHARACTERS, PERSON, PersonGame
+from cluster.serve.visits import MAX_CHARACTERS, PERSON, PersonGame
 from spag_ray.episodes.wire import decode, encode
 from spag_ray.errors import InputError
 from spag_ray.game.rules import EndReason, Outcome, Role

@@ -19,7 +19,7 @@ from cluster.serve import client_limits, visits
 from cluster.serve.app import _add_table
 from cluster.serve.kept_games import keeping
 from cluster.serve.opponents import MAX_LOADED, opponents_of_run
-from cluster.serve.person_game import Hindsight
+from cluster.serve.visits import Hindsight
 from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode

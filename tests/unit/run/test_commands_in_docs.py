@@ -151,8 +151,6 @@ def parse(name: str, arguments: list[str]) -> None:
 
 def assert_benchmark(path: Path, options: list[str]) -> None:
     source = path.read_text(encoding="utf-8")
-    if path.stem == "gpu_check":  # a line that calls this
-        source = (ROOT / "cluster" / "gpu_check" / "run_checks.py").read_text(encoding="utf-8")
     for call, shared in (("add_arguments(", "machine.py"), ("arguments(__doc__", "seed_runs.py")):
         if call in source:  # options of several benchmarks
             source += (ROOT / "benchmarks" / shared).read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.run.control import RunControl
+from cluster.run.parts import RunControl
 from spag_ray.errors import LeaseLostError, StopRequestedError
 from spag_ray.host.folder_lease import FolderLease
 

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from cluster.tracking.metric_registry import AT_START, GUESSING_AT_START, METRICS, Metric, rows, updates
-from cluster.tracking.prometheus import Exporter
-from cluster.tracking.recorder import Recorder
+from cluster.tracking.recorder import Exporter, Recorder
 from spag_ray.game.rules import GAME_ENDS, Outcome, end_of
 from spag_ray.games.taboo.referee.judge import judge
 from spag_ray.results.game_names import UNKNOWN, GameNames

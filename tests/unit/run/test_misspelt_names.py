@@ -8,7 +8,7 @@ import pytest
 
 from actors.models import resolve_model
 from cluster.planning.plan_checks import check_plan
-from cluster.run.session_api import last_episodes
+from cluster.run.run import last_episodes
 from cluster.schedules.tournament import Entrant, check_entrants
 from spag_ray.channels.base import known_or_auto
 from spag_ray.config.loading import load_config, parse_config

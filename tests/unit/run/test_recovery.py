@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.learning.training_stage import StageProgress, TrainingStage
-from cluster.run.control import RunControl
+from cluster.run.parts import RunControl
 from cluster.run.recovery import Recovery
 from spag_ray.config.loading import parse_config
 from spag_ray.errors import RunFolderError, StopRequestedError

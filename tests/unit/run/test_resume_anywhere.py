@@ -24,7 +24,7 @@ from cluster.learning.learning_policy import LearningPolicy
 from cluster.learning.stage_samples import StageSamples
 from cluster.run import checkpoint, training_verbs
 from cluster.run.checkpoint import RunState
-from cluster.run.control import RunControl
+from cluster.run.parts import RunControl
 from cluster.run.recovery import Recovery
 from cluster.run.training import train
 from cluster.run.training_verbs import Trainer

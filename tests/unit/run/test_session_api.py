@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.run.session_api import last_episodes
+from cluster.run.run import last_episodes
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.log import EpisodeLog, segments
 from spag_ray.episodes.wire import encode

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster.runtime import short_folder
+from cluster.runtime import ray_session
+from cluster.runtime.ray_session import MAX_FOLDER_BYTES, use_short_folder
 from cluster.runtime.ray_token import ClusterError
-from cluster.runtime.short_folder import MAX_BYTES, use_short_folder
 
 
 @pytest.fixture(autouse=True)
@@ -70,13 +70,13 @@ def test_a_folder_that_ray_can_make_is_kept(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_bound_is_that_of_rays_longest_socket() -> None:
     session = "session_2026-11-26_18-07-56_217488_4194304"
-    path = f"{'x' * MAX_BYTES}/ray/{session}/sockets/plasma_store"
+    path = f"{'x' * MAX_FOLDER_BYTES}/ray/{session}/sockets/plasma_store"
     assert len(path) == 107
 
 
 def test_without_any_usable_folder_a_line_says_what_to_set(roomy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(roomy))
-    monkeypatch.setattr(short_folder, "SHORT_FOLDERS", ("/proc/nowhere",))
+    monkeypatch.setattr(ray_session, "SHORT_FOLDERS", ("/proc/nowhere",))
     with pytest.raises(ClusterError, match="set RAY_TMPDIR") as caught:
         use_short_folder()
     assert "\n" not in str(caught.value)

@@ -13,7 +13,7 @@ from cluster.learning.stage_samples import StageSamples
 from cluster.monitor.status_board import StatusBoard
 from cluster.planning.plan import make_plan
 from cluster.run.checkpoint import RunState
-from cluster.run.control import RunControl
+from cluster.run.parts import RunControl
 from cluster.run.training import MAX_UNDECIDED, train
 from cluster.run.training_verbs import Trainer, asks_tasks
 from cluster.tracking.callbacks import Callbacks
