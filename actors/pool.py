@@ -37,8 +37,9 @@ class Member:
 
 class EnginePool:
     """`policy_name`: recorded in turns. `turn_timeout_s`: limit for one answer. `join_timeout_s`: limit for the wait
-    for an engine while there is none. `max_tries`: per turn. `retry_pause_s`: the first pause before a turn is retried
-    on an engine that has failed it; the next ones are longer. `timeouts`: how many turns had no answer in time."""
+    for an engine while there is none; time in which one waits for room does not count. `max_tries`: per turn.
+    `retry_pause_s`: the first pause before a turn is retried on an engine that has failed it; the next ones are longer.
+    `timeouts`: how many turns had no answer in time."""
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class EnginePool:
         self._retry_pause_s = retry_pause_s
         self._members: dict[str, Member] = {}
         self._changed = asyncio.Event()
+        self._waits_for_room = False
 
     def join(self, name: str, policy: Policy, share: float = 1.0) -> None:
         """Add an engine; one of the same name is replaced."""
@@ -77,6 +79,11 @@ class EnginePool:
             member.is_open = False
             member.changed.set()
             self._changed.set()  # it may have been the last one: from now on the wait for another one has a limit
+
+    def wait_for_room(self, waits: bool) -> None:
+        """Whether an engine that is to join waits for room, for which others have the limit."""
+        self._waits_for_room = waits
+        self._changed.set()
 
     def close(self, name: str) -> None:
         """Give the engine no new games, until `reopen`."""
@@ -112,7 +119,7 @@ class EnginePool:
         if no engine with a share is open, and those of `avoid` only if no other is open at all.
 
         Raises EngineError when there was no engine for too long. While there are closed ones, it waits for these, which
-        take weights or sleep: whoever closed them has a limit for that, and drops those that die.
+        take weights or finish other games: whoever closed them has a limit for that, and drops those that die.
         """
         waited_s = 0.0
         while not (open_members := [each for each in self._members.values() if each.is_open]):
@@ -124,16 +131,17 @@ class EnginePool:
         return chosen
 
     async def _wait_for_change(self, left_s: float) -> float:
-        """Wait until engines join, open or go, at most `left_s` if there is none; returns the seconds that count."""
+        """Wait until engines join, open or go, at most `left_s` if none is there or waits for room; returns the seconds
+        that count."""
         self._changed.clear()
-        is_empty, began = not self._members, time.monotonic()
+        counts, began = not (self._members or self._waits_for_room), time.monotonic()
         try:
-            await asyncio.wait_for(self._changed.wait(), left_s if is_empty else self._join_timeout_s)
+            await asyncio.wait_for(self._changed.wait(), left_s if counts else self._join_timeout_s)
         except TimeoutError:
-            if is_empty:
+            if counts:
                 told = f"no engine plays {self.policy_name}; waited for {self._join_timeout_s:.0f} s"
                 raise EngineError(told) from None
-        return time.monotonic() - began if is_empty else 0.0
+        return time.monotonic() - began if counts else 0.0
 
     def leave(self, member: Member) -> None:
         """A game of this engine has ended or moved."""

@@ -28,6 +28,7 @@ from cluster.schedules.tournament import (
     check_models,
     check_scripts,
     entrants_of_run,
+    in_match,
     models_of,
     pairings,
 )
@@ -74,11 +75,13 @@ def check_unseen(trained: RunConfig | None, held_out: Scenarios, folder: Path | 
 
 
 def kept_line(kept: Sequence[Match], num_games: int, held_out: Scenarios) -> str:
-    """What is said of matches that are not played, because they were before."""
+    """What is said of matches that are not played, because they were before. Those of a run's own stages have as many
+    games as its configuration says."""
     others = [
         each
         for each in kept
-        if len(each.games) != num_games or not {game.scenario for game in each.games} <= {*held_out[each.game]}
+        if (any(each.models) and len(each.games) != num_games)
+        or not {game.scenario for game in each.games} <= {*held_out[each.game]}
     ]
     told = f"; {len(others)} of them had other words, or not {num_games} games: for these give another --out"
     return f"{len(kept)} matches are not played again{told if others else ''}"
@@ -93,6 +96,7 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
     )
     out = wanted.out or usual
     entrants = guests = [Entrant.parse(text) for text in wanted.players]
+    models = models_of(guests)
     trained = None if wanted.stages is None else _config_of(wanted.stages)
     if wanted.stages is not None:
         entrants = entrants_of_run(wanted.stages, (trained or config).model) + entrants
@@ -102,13 +106,13 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
     folders = list(dict.fromkeys(seat.folder for seat in in_seats if seat.folder))
     check_imports(config, trains=False, has_engines=bool(folders))
     played = read_matches(out) if out.exists() else []
-    check_models(played, guests, out)
+    check_models(played, models, out)
     is_scripted = any(seat.folder is None and seat.endpoint is None for seat in in_seats)
     words = config.words
     cards = load_deck(words.cards_from, words.max_difficulty) if is_scripted else cards_of(config)
     held_out = words_of_file(config, wanted.words) if wanted.words else every_words(config, cards)[1]
     check_words(config, held_out)
-    if out == usual:
+    if out.resolve() == usual.resolve():
         check_unseen(trained, held_out, wanted.stages)
     pairs = set(pairings([entrant.name for entrant in entrants], wanted.against))
     if kept := [each for each in played if (each.attacker, each.defender) in pairs and each.game in held_out]:
@@ -130,7 +134,7 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
         watch_run(run, matching, console)
         matches = get(matching)
     before = {match.key for match in played}
-    new = [replace(match, models=models_of(guests, match)) for match in matches if match.key not in before]
+    new = [replace(match, models=in_match(models, match)) for match in matches if match.key not in before]
     change_matches(out, lambda found: others(found, new) + new)  # a live run may have added its own matches
     names = [entrant.name for entrant in entrants]
     games = names_by_game(config)

@@ -32,9 +32,15 @@ class EngineStarter:
     tasks: Tasks
     says: Says = says_nothing
 
-    def start(self, records: Sequence[EngineRecord], gives_up: Callable[[], bool] = lambda: False) -> None:
+    def start(
+        self,
+        records: Sequence[EngineRecord],
+        gives_up: Callable[[], bool] = lambda: False,
+        waits_for_room: Callable[[bool], None] = lambda _: None,
+    ) -> None:
         """Start an engine in the place of each record, all of the same kind, with their processes as
-        `record.engine`. `gives_up`: whether they are not to start after all.
+        `record.engine`. `gives_up`: whether they are not to start after all. `waits_for_room`: told when the wait for
+        devices begins, and when it ends.
 
         Raises EngineError when it takes too long or fails, EngineGoneError when a process ends, NoRoomError when there
         is no room; then none is left running.
@@ -56,7 +62,11 @@ class EngineStarter:
                 record.engine = Engine(handle, record.name, pool)
                 engines.append(record.engine)
             handles = [engine.handle for engine in engines]
-            self.reservation.wait_for(names, handles, config.num_cpus, config.num_gpus, gives_up)
+            waits_for_room(True)
+            try:
+                self.reservation.wait_for(names, handles, config.num_cpus, config.num_gpus, gives_up)
+            finally:
+                waits_for_room(False)
             starts = [  # vLLM's workers give the seed to numpy, which takes 32 bits
                 engine.handle.start.remote(
                     records[0].model,

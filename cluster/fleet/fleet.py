@@ -292,7 +292,7 @@ class Fleet:
     def _come_up(self, record: EngineRecord, since: int) -> None:
         """Start an engine and let it play. `since`: how often the engines had slept when it was decided on; sleep stops
         what starts. Raises _NotNowError, and what starting and loading raise; it ends then."""
-        self._starter.start([record], lambda: self.roster.num_sleeps != since)
+        self._starter.start([record], lambda: self.roster.num_sleeps != since, partial(self._wait_for_room, record))
         engine, saved = record.process, None
         try:
             while not self._join(record, engine, saved, since):
@@ -300,6 +300,12 @@ class Fleet:
         except BaseException:
             self._starter.end([engine])
             raise
+
+    def _wait_for_room(self, record: EngineRecord, waits: bool) -> None:
+        """Games have a limit for the wait for an engine, not for room, for which a replacement asks again and again."""
+        with self.roster.lock:
+            record.waits_for_room = waits
+        self._arenas.update(record.pool)
 
     def _join(self, record: EngineRecord, engine: Engine, saved: SavedWeights | None, since: int) -> bool:
         """Let it play from now on. Returns False if its pool plays other saved weights than it has loaded."""

@@ -147,6 +147,8 @@ class Publisher:
         self.fleet.lose(lost)
         taken = [record for engine, record in engines.items() if engine not in lost]
         self.fleet.joined(taken, policy.version)
+        for record in taken:
+            self.reopen(record.process)  # also where new weights do not come between games
         return taken
 
     def admit(self) -> None:

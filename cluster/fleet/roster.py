@@ -56,6 +56,7 @@ class EngineRecord:
     pool was given last. `num_adapters`: the saved adapters that it can hold. `is_extra`: it was added because games
     needed it, and is not replaced. `version`: of the weights that it plays, None before it has any. `since`: when it
     changed to its state, in seconds of time.monotonic. `leaving`: why it leaves when its games have ended.
+    `waits_for_room`: whether its process waits for devices that others hold.
     """
 
     slot: str
@@ -70,6 +71,7 @@ class EngineRecord:
     state: State = State.STARTING
     version: int | None = None
     leaving: str = ""
+    waits_for_room: bool = False
     since: float = field(default_factory=time.monotonic)
 
     @property
@@ -180,6 +182,7 @@ class Roster:
         with self.lock:
             for each in self.records:
                 members = found.setdefault(each.pool, Members(each.policy))
+                members.wait_for_room |= each.waits_for_room
                 if each.may_play and each.leaving:
                     members.leaving.append(each.process)
                 elif each.may_play:

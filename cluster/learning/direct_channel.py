@@ -9,6 +9,7 @@ for every channel.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -151,7 +152,8 @@ def gather(
         except ray.exceptions.RayError as error:
             if is_gone(error) or is_unavailable(error):
                 ray.kill(engine.handle)
-                answers.lost[engine] = f"{engine.name}: {first_line(error)}"
+                node = re.search(r"\bip: ?[\d.]+", str(error))  # by which restarts are told apart (restart_budget.py)
+                answers.lost[engine] = f"{engine.name}: {first_line(error)}{f' ({node[0]})' if node else ''}"
             else:
                 answers.refuse(engine, f"{engine.name}: {first_line(getattr(error, 'cause', None) or error)}")
     return answers

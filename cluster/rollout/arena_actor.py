@@ -84,6 +84,11 @@ class ArenaActor(Actor):
         self._pace.num_engines = sum(pool.num_shared for pool in self._pools.values())
 
     @actor_method
+    async def wait_for_room(self, pool: str, policy: str, waits: bool) -> None:
+        """Whether an engine of the pool, which will play `policy`, waits for room."""
+        self._pool(pool, policy).wait_for_room(waits)
+
+    @actor_method
     async def drop(self, pool: str, name: str) -> None:
         """Remove an engine that is dead or will be ended."""
         if pool in self._pools:

@@ -38,11 +38,13 @@ from spag_ray.config.run import RunConfig
 @dataclass
 class Members:
     """The engines of a pool, in the order in which they joined: (engine, whether it takes new games). `policy` is what
-    they play. `leaving`: engines that finish their games and are no longer shared out."""
+    they play. `leaving`: engines that finish their games and are no longer shared out. `wait_for_room`: whether one
+    that is to come waits for room."""
 
     policy: str
     engines: list[tuple[Engine, bool]] = field(default_factory=list)
     leaving: list[Engine] = field(default_factory=list)
+    wait_for_room: bool = False
 
 
 class Arenas:
@@ -70,6 +72,7 @@ class Arenas:
         self._members: Callable[[], Mapping[str, Members]] = dict
         # By arena and pool: {engine: (the part of it that plays for the arena, whether it takes new games)}
         self._told: list[dict[str, dict[str, tuple[float, bool]]]] = [{} for _ in range(count)]
+        self._told_to_wait: list[set[str]] = [set() for _ in range(count)]  # pools
         self._is_paused = False
         self._lives = [0] * count
         self.handles: list[ArenaHandle] = [self._start(index) for index in range(count)]
@@ -125,7 +128,7 @@ class Arenas:
         ray.kill(self.handles[index])
         with self._lock:
             self.handles[index] = handle = self._start(index)
-            self._told[index] = {}
+            self._told[index], self._told_to_wait[index] = {}, set()
             calls = {handle.pause.remote(): handle} if self._is_paused else {}
             for pool, members in self._members().items():
                 calls |= self._share_out(pool, members)
@@ -177,20 +180,21 @@ class Arenas:
             told |= {engine.name: (share, is_open) for engine, share, is_open in changed}
             if changed:
                 calls[handle.share.remote(pool, members.policy, changed)] = handle
+            if (pool in self._told_to_wait[index]) != members.wait_for_room:
+                self._told_to_wait[index] ^= {pool}
+                calls[handle.wait_for_room.remote(pool, members.policy, members.wait_for_room)] = handle
         return calls
 
     def _start(self, index: int) -> ArenaHandle:
         self._lives[index] += 1
         name = self.name(index)
-        # With no engine at all, games wait as long as one may take to come: for room, and then to load its model.
-        join_timeout_s = self._config.cluster.placement_timeout_s + self._config.engine.start_timeout_s
         actor = ray.remote(ArenaActor).options(name=f"{name}-{label_of(self._folder)}", num_cpus=0)
         handle: ArenaHandle = actor.remote(
             name,
             str(self._folder / "logs" / f"{name}.log"),
             self._rules,
             turn_timeout_s=self._config.engine.turn_timeout_s,
-            join_timeout_s=join_timeout_s,
+            join_timeout_s=self._config.engine.start_timeout_s,
             buffer=self._buffer,
         )
         self._watch.watch(name, handle)

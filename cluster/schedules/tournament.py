@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
+from typing import TypeAlias
 
 from actors.endpoint_policy import Endpoint
 from actors.models import resolve_model
@@ -33,6 +33,7 @@ from spag_ray.weights.weight_files import fingerprint, is_safetensors
 
 # Keys of a model's config.json that describe its origin, not its shape.
 _NOT_SHAPE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache")
+Models: TypeAlias = Mapping[str, Sequence[str]]  # {name of a guest: what it is as attacker, and as defender}
 SHARED_POOL = "players"  # of engines that play both seats
 
 
@@ -52,13 +53,14 @@ class Entrant:
         """Who it is as attacker, and as defender."""
         return self, self.defender or self
 
-    @cached_property
+    @property
     def identity(self) -> str:
-        """What tells it from another player: of a folder the weights, wherever they are."""
+        """What tells it from another player: of a folder the weights, wherever they are; of a server the model's name,
+        wherever it is served."""
         if self.folder is not None:
             return fingerprint(Path(self.folder))
         if self.endpoint is not None:
-            return f"{self.endpoint.url}#{self.endpoint.model}"
+            return self.endpoint.model
         return f"{SCRIPTED}:{self.script}".removesuffix(":")
 
     @classmethod
@@ -115,19 +117,21 @@ def check_entrants(entrants: Sequence[Entrant], against: str | None) -> None:
         raise ConfigError(told + meant(against, names))
 
 
-def models_of(guests: Sequence[Entrant], match: Match) -> tuple[str | None, str | None]:
-    """What the two players of a match are, if they are `guests`."""
-    by_name = {guest.name: guest.in_seats for guest in guests}
-    names = match.attacker, match.defender
-    attacker, defender = (by_name[name][seat].identity if name in by_name else None for seat, name in enumerate(names))
-    return attacker, defender
+def models_of(guests: Sequence[Entrant]) -> Models:
+    """Of guests, as they are now: a folder may have other weights when the games have been played."""
+    return {guest.name: [seat.identity for seat in guest.in_seats] for guest in guests}
 
 
-def check_models(played: Sequence[Match], guests: Sequence[Entrant], out: Path) -> None:
-    """Raises InputError if a match that would not be played again had other models under the names of these guests."""
+def in_match(models: Models, match: Match) -> tuple[str | None, str | None]:
+    """What the two players of a match are, if they are guests."""
+    return models.get(match.attacker, [None])[0], models.get(match.defender, [None])[-1]
+
+
+def check_models(played: Sequence[Match], models: Models, out: Path) -> None:
+    """Raises InputError if a match that would not be played again had other models under the names of guests."""
     for match in played:
         for name, then, now in zip(
-            (match.attacker, match.defender), match.models, models_of(guests, match), strict=True
+            (match.attacker, match.defender), match.models, in_match(models, match), strict=True
         ):
             if None not in (then, now) and then != now:
                 raise InputError(

@@ -78,8 +78,8 @@ class EngineConfig(Part):
     start_timeout_s: float = Field(
         600,
         gt=0,
-        description="deadline for an engine to start; while there is none at all, games wait so long, and "
-        "cluster.placement_timeout_s",
+        description="deadline for an engine to start; also how long games wait while there is none, and none waits for "
+        "room",
     )
     vllm: dict[str, Any] = Field(
         {}, description="further arguments of vLLM's engine, by vLLM's names (quantization: fp8, ...)"

@@ -26,7 +26,7 @@ LEAST_IMITATION_STEPS = 20  # in fewer a model hardly changes, whatever it is sh
 _SPAG_TERMS = "objective.length_norm objective.constant_length objective.mismatch_cap objective.kl_weighting"
 # Of the objective, what imitation uses too.
 _OF_IMITATION = (
-    *("loss", "decay", "role_weights", "role_weight_cap", "unsaid_coeff"),
+    *("loss", "advantage", "decay", "role_weights", "role_weight_cap", "unsaid_coeff"),
     *("listening_coeff", "listening_turns", "claiming_coeff", "claiming_words"),
 )
 _PAST = "league.choose league.num_engines league.num_opponents league.snapshot_every league.max_snapshots"

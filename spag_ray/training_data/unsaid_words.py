@@ -8,8 +8,8 @@ A place is a prompt and the tokens of a word whose probability is lowered there.
 
 - Attacker: a place at each public token of each of its turns, also of the turn that broke the rules. The model reads
   the prompt and the turn up to that token. A thought has no places, because the other seat never reads it. A place is
-  left out if the turn says another word there that begins like it: with the first of its tokens, or, if it is one
-  token, with all of it (" rain" in " raincoat"; not in " rains", a form of it).
+  left out if the turn says another word there that begins with the first of its tokens, or with all of them
+  (" rain" in " raincoat"; not in " rains", a form of it).
 - Defender: a place after a claim's opening in each turn. A word that was said before is not the target word, or the
   game would have ended. A small model often claims it anyway, because it is in the prompt.
 """
@@ -65,7 +65,7 @@ def unsaid_words(
 
 
 def _says_another(word: str, text_of: Callable[[Sequence[int]], str] | None, rest: Sequence[int]) -> bool:
-    """Whether the rest of a turn, which begins with the only token of the word, begins with another word."""
+    """Whether the rest of a turn, which begins with the tokens of the word, begins with another word."""
     return text_of is not None and not word_forms(word).pattern.match(fold(text_of(rest).lstrip()).text)
 
 
@@ -75,7 +75,7 @@ def _places(turn: Turn, word: Spoken, first: int, goes_on: Callable[[Sequence[in
     for place in range(first, len(turn.token_ids)):
         for ids in word.later if place > first else at_first:
             rest = turn.token_ids[place:]
-            is_said = rest[: len(ids)] == ids and not (len(ids) == 1 and goes_on(rest))
+            is_said = rest[: len(ids)] == ids and not goes_on(rest)
             if is_said or rest[:1] != ids[:1]:
                 yield Sample(turn.prompt_ids + turn.token_ids[:place], ids, 1.0, role=Role.ATTACKER)
 

@@ -58,7 +58,8 @@ def check_is_whole(folder: Path) -> None:
 
 def fingerprint(folder: Path) -> str:
     """16 hex digits that tell these weights from others, also from later ones of the same training: of the files' sizes
-    and of 64 places in each. Not of where the folder is."""
+    and of 64 places in each. Not of where the folder is. Raises ModelError for a folder without weights."""
+    check_is_whole(folder)
     found = hashlib.sha256()
     for file in weight_files(folder):
         size = file.stat().st_size

@@ -83,11 +83,12 @@ class FakeEngine:
 
 
 class FakeArena:
-    """What an arena knows: {pool: {engine: (share, takes games)}}. Engines named in `busy` have a game that does not
-    end before they are taken from there."""
+    """What an arena knows: {pool: {engine: (share, takes games)}}, and what it was told of waits for room. Engines named
+    in `busy` have a game that does not end before they are taken from there."""
 
     def __init__(self, busy: set[str]) -> None:
         self.known: dict[str, dict[str, tuple[float, bool]]] = {}
+        self.waits: list[tuple[str, bool]] = []
         self.is_dead = False
         self._busy = busy
 
@@ -99,6 +100,8 @@ class FakeArena:
             pool, _, changes = arguments
             for engine, share, is_open in changes:
                 self.known.setdefault(pool, {})[engine.name] = share, is_open
+        if method == "wait_for_room":
+            self.waits.append((arguments[0], arguments[2]))
         if method == "drop" and not self.is_dead:
             self.known.get(arguments[0], {}).pop(arguments[1], None)
 

@@ -394,6 +394,17 @@ async def test_games_wait_for_engines_that_take_no_new_games_as_long_as_these_li
         await asyncio.wait_for(waiting, 5)
 
 
+async def test_the_time_in_which_an_engine_waits_for_room_does_not_count(renderer: Any) -> None:
+    pool = pool_of(join_timeout_s=0.05)
+    pool.wait_for_room(True)
+    waiting = asyncio.create_task(pool.seat())
+    await asyncio.sleep(0.3)
+    assert not waiting.done()
+    pool.wait_for_room(False)
+    with pytest.raises(EngineError, match="no engine plays talker"):
+        await asyncio.wait_for(waiting, 5)
+
+
 async def test_an_engine_without_a_share_takes_new_games_while_no_other_is_open(renderer: Any) -> None:
     pool = EnginePool("talker", join_timeout_s=0.05)
     for name, share in (("own", 1.0), ("one", 0.0), ("two", 0.0)):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import ray
@@ -228,6 +228,18 @@ def test_a_replacement_that_fails_is_tried_again_while_others_play(
     parts.until(lambda: parts.play() == ["engine-policy-0.4", "engine-policy-1"])
     assert tried == ["engine-policy-0.2", "engine-policy-0.3", "engine-policy-0.4"]
     assert len(parts.failures) == num_failures
+
+
+def test_games_hear_that_a_replacement_waits_for_room(make: Callable[..., Parts]) -> None:
+    """Without that their own limit ended runs of which a pool has one engine, while its node was away."""
+    parts = make(1)
+    (arena, *_) = cast("list[Any]", parts.arenas.handles)
+    heard: list[list[tuple[str, bool]]] = []
+    parts.patch.setattr(parts.fleet._starter.reservation, "wait_for", lambda *_: heard.append(list(arena.waits)))
+    parts.ray.engines[0].is_dead = True
+    parts.until(lambda: parts.play() == ["engine-policy-0.2"])
+    assert heard == [[("policy", True)]]
+    assert arena.waits == [("policy", True), ("policy", False)]
 
 
 def test_the_engines_of_a_lost_node_count_as_one_restart(make: Callable[..., Parts]) -> None:
@@ -647,10 +659,7 @@ class Model(RuleBasedStateMachine):
         parts.until(self._is_well)
         versions = {each.version for each in parts.fleet.roster.records if each.learner is parts.policy}
         assert versions <= {parts.policy.version}
-        there = {pool: {each.name: True for each in parts.fleet.roster.of(pool)} for pool in ("policy", "past")}
-        for arena in parts.arenas.handles:
-            known = {pool: {name: told[1] for name, told in of.items()} for pool, of in arena.known.items()}  # type: ignore[attr-defined]
-            assert known == there, "every arena knows every engine, and that it takes games"
+        parts.until(self._arenas_know_it)  # they are told after an engine's state has changed
         assert len(parts.failures) <= self.num_failures
 
     def _is_well(self) -> bool:
@@ -660,6 +669,15 @@ class Model(RuleBasedStateMachine):
         playing = [id(each.process.handle) for each in records if each.state is State.PLAYING]
         are_there = len(playing) == len(records) and slots == {"engine-policy-0", "engine-policy-1", "engine-past-0"}
         return are_there and sorted(playing) == sorted(map(id, alive)) and not any(each.hangs for each in alive)
+
+    def _arenas_know_it(self) -> bool:
+        """Every arena knows every engine, that it takes games, and that none waits for room."""
+        there = {pool: {each.name: True for each in self.parts.fleet.roster.of(pool)} for pool in ("policy", "past")}
+        return all(
+            {pool: {name: told[1] for name, told in of.items()} for pool, of in arena.known.items()} == there
+            and not any(dict(arena.waits).values())
+            for arena in cast("list[Any]", self.parts.arenas.handles)
+        )
 
     @invariant()
     def nothing_has_failed(self) -> None:

@@ -23,6 +23,7 @@ from cluster.schedules.tournament import (
     check_entrants,
     check_models,
     entrants_of_run,
+    in_match,
     models_of,
     pairings,
     shape_of,
@@ -64,24 +65,46 @@ def test_a_player_is_a_folder_an_endpoint_or_the_expert(tiny_model: Path) -> Non
 def test_a_name_that_was_another_model_is_refused(tiny_model: Path, other_tiny_model: Path, tmp_path: Path) -> None:
     """A match that is in the file is not played again: its result would be printed as that of the new model."""
     moved = shutil.copytree(tiny_model, tmp_path / "moved")
-    old, expert = Entrant.parse(f"new={tiny_model}"), Entrant.parse("expert=scripted")
-    match = Match("new", "expert", (), models=("", ""))
-    played = [replace(match, models=models_of([old, expert], match)), Match("spag-1", "new", ())]
+
+    def check(*players: str) -> None:
+        check_models(played, models_of([Entrant.parse(each) for each in players]), tmp_path)
+
+    now = models_of([Entrant.parse(f"new={tiny_model}"), Entrant.parse("expert=scripted")])
+    match = Match("new", "expert", ())
+    played = [replace(match, models=in_match(now, match)), Match("spag-1", "new", ())]
     assert [Match.from_json(json.loads(json.dumps(each.as_json()))) for each in played] == played
-    check_models(played, [old, expert], tmp_path)
-    check_models(played, [Entrant.parse(f"new={moved}"), expert], tmp_path)
+    assert str(tiny_model) not in json.dumps(played[0].as_json()), "a record names no machine's paths"
+    check(f"new={moved}", "expert=scripted")
     for other in (f"new={other_tiny_model}", "expert=scripted:cfr"):
         with pytest.raises(InputError, match=f"{other.partition('=')[0]} was another model in the match of new"):
-            check_models(played, [Entrant.parse(other)], tmp_path)
-    check_models(played[1:], [Entrant.parse(f"new={other_tiny_model}")], tmp_path)  # of a file from before: not known
+            check(other)
+    with pytest.raises(InputError, match="expert was another model"):
+        check(f"expert={tiny_model},scripted:cfr")
+    del played[0]
+    check(f"new={other_tiny_model}")  # of a file from before: not known
+
+
+def test_a_served_model_is_the_same_wherever_it_is_served() -> None:
+    first, second = (models_of([Entrant.parse(f"far=http://127.0.0.1:{port}/v1#some/model")]) for port in (8000, 8001))
+    assert first == second != models_of([Entrant.parse("far=http://127.0.0.1:8000/v1#another")])
+
+
+def test_weights_that_are_gone_have_no_fingerprint(tiny_model: Path, tmp_path: Path) -> None:
+    moved = shutil.copytree(tiny_model, tmp_path / "moved")
+    entrant = Entrant.parse(f"new={moved}")
+    (moved / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match="no weights"):
+        models_of([entrant])
 
 
 def test_what_was_played_before_is_told() -> None:
     games = (Game("river", Outcome.TIED, 8), Game("piano", Outcome.TIED, 8))
-    kept = [Match("a", "b", games), Match("b", "a", games)]
+    kept = [Match("a", "b", games, models=("of a", None)), Match("b", "a", games, models=(None, "of a"))]
     assert kept_line(kept, 2, {"taboo": ["river", "piano"]}) == "2 matches are not played again"
     assert "; 2 of them had other words, or not 4 games: " in kept_line(kept, 4, {"taboo": ["river", "piano"]})
     assert "; 2 of them" in kept_line(kept, 2, {"taboo": ["river"]})
+    of_run = [Match("base", "base", games)]
+    assert kept_line(of_run, 4, {"taboo": ["river", "piano"]}) == "1 matches are not played again", "as the run says"
 
 
 def test_players_have_names_of_their_own() -> None:

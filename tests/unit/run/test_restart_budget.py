@@ -2,15 +2,18 @@
 
 import time
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import ray
 
+from cluster.learning import direct_channel
 from cluster.supervision import restart_budget
 from cluster.supervision.restart_budget import Incident, RestartBudget, TooManyRestartsError
 from cluster.tracking.recorder import Recorder
+from cluster.types import Engine
 from spag_ray.config.parts import SupervisionConfig
-from spag_ray.errors import EngineGoneError, LearnersLostError
+from spag_ray.errors import EngineError, EngineGoneError, LearnersLostError
 from tests.support.runs import records_of
 
 
@@ -67,6 +70,27 @@ def test_the_kernels_count_of_kills_explains_only_what_ended_here_shortly_after_
         "crash",
         "out of memory",
     ]
+
+
+def test_an_engine_that_the_kernel_killed_amid_its_weights_is_out_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is said of an engine that was lost in a sync is a line; it has the address that tells its machine."""
+    ip = ray.util.get_node_ip_address()
+    died = ray.exceptions.RayActorError()
+    monkeypatch.setattr(ray.exceptions.RayActorError, "__str__", lambda _: f"The actor died.\n\tpid: 7\n\tip: {ip}\n")
+    monkeypatch.setattr(direct_channel, "_answer", lambda *_: (_ for _ in ()).throw(died))
+    monkeypatch.setattr(direct_channel.ray, "kill", lambda _: None)
+    monkeypatch.setattr(direct_channel.ray, "wait", lambda refs, **_: (refs, []))
+    engine, ref = Engine(cast(Any, None), "engine-policy-0", "policy"), cast(Any, object())
+    (reason,) = direct_channel.gather([engine], [ref], 1.0).lost.values()
+    assert reason == f"engine-policy-0: The actor died. (ip: {ip})"
+    kills = [100]
+    monkeypatch.setattr(restart_budget, "oom_kills", lambda: kills[0])
+    restarts = RestartBudget(SupervisionConfig(), Recorder(tmp_path))
+    kills[0] += 1
+    restarts.count("engine-policy-0", EngineError(reason))
+    assert [line["cause"] for line in records_of(tmp_path, "restart")] == ["out of memory"]
 
 
 def test_an_old_restart_does_not_count(tmp_path: Path) -> None:
