@@ -83,8 +83,8 @@ class FakeEngine:
 
 
 class FakeArena:
-    """What an arena knows: {pool: {engine: (share, takes games)}}, and what it was told of waits for room. Engines named
-    in `busy` have a game that does not end before they are taken from there."""
+    """What an arena knows: {pool: {engine: (share, takes games)}}, and what it was told of waits for room. Engines
+    named in `busy` have a game that does not end before they are taken from there."""
 
     def __init__(self, busy: set[str]) -> None:
         self.known: dict[str, dict[str, tuple[float, bool]]] = {}
