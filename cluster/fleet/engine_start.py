@@ -62,8 +62,8 @@ class EngineStarter:
                 record.engine = Engine(handle, record.name, pool)
                 engines.append(record.engine)
             handles = [engine.handle for engine in engines]
-            waits_for_room(True)
             try:
+                waits_for_room(True)
                 self.reservation.wait_for(names, handles, config.num_cpus, config.num_gpus, gives_up)
             finally:
                 waits_for_room(False)

@@ -258,7 +258,7 @@ class Fleet:
 
     def replace(self, record: EngineRecord) -> None:
         """Start engines in the slot of a lost one until one plays, as long as the budget of restarts allows. One that
-        finds no room waits for it again, as long as the run goes on without it."""
+        finds no room waits for it again."""
         while (since := self._next_life(record)) is not None:
             life = record.life  # nobody else changes it before the engine is up
             fault: BaseException | None = None

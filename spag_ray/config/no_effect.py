@@ -114,7 +114,7 @@ def _value(config: RunConfig, key: str) -> Any:
 
 def _idle_keys(config: RunConfig) -> Iterator[tuple[str, str]]:
     """(key, why) of every key that has no effect in a run of one game, whether it was set or not."""
-    for is_idle, why, keys in (*_of_learning(config), *_of_running(config)):
+    for is_idle, why, keys in (*_of_objective(config), *_of_learning(config), *_of_running(config)):
         if is_idle:
             if " " not in why:
                 value = _value(config, why)
@@ -128,16 +128,10 @@ _CHOICES = ("loss", "advantage", "gain_of", "gain_event")  # of the objective, w
 _Rule: TypeAlias = tuple[bool, str, str]
 
 
-def _of_learning(config: RunConfig) -> list[_Rule]:
-    """What the objective and self-play learn by."""
-    objective, self_play, imitation = config.objective, config.self_play, config.imitation
-    is_separate = config.policies == "separate"
-    of_imitation = [f"imitation.{key}" for key in ImitationConfig.model_fields if key != "enabled"]
-    of_rounds = [f"self_play.{key}" for key in ("games_per_round", "batch_games", "learning_rate", "sft_file")]
-    of_rounds += [f"objective.{key}" for key in ObjectiveConfig.model_fields if key not in _OF_IMITATION]
+def _of_objective(config: RunConfig) -> list[_Rule]:
+    """What the terms of the objective use."""
+    objective = config.objective
     return [
-        (not imitation.enabled, "imitation.enabled", " ".join(of_imitation)),
-        (not self_play.rounds, "self_play.rounds", " ".join(of_rounds)),
         (objective.loss == "published", "objective.loss", _SPAG_TERMS),
         (
             objective.length_norm != "constant" and objective.loss != "dr-grpo",
@@ -149,27 +143,40 @@ def _of_learning(config: RunConfig) -> list[_Rule]:
             "objective.kl_coeff",
             "objective.kl_weighting objective.kl_reference objective.kl_reference_every objective.kl_reference_average",
         ),
-        (
-            self_play.rounds <= (objective.kl_reference_every or 1),
-            "self_play.rounds",
-            "objective.kl_reference_every objective.kl_reference_average",
-        ),
-        (not objective.kl_coeff, "objective.kl_coeff is 0 in the first round", "self_play.last_kl_coeff"),
         (objective.learn_from == "winners", "objective.learn_from", "objective.loser_turns"),
         (not objective.has_moving_baseline, "objective.baseline", "objective.baseline_decay"),
         (not config.listens, "objective.listening_coeff is 0", "objective.listening_turns"),
         (not objective.claiming_coeff, "objective.claiming_coeff", "objective.claiming_words"),
-        (
-            not objective.claiming_coeff and bool(imitation.claiming_coeff),  # 0 is what it is anyway
-            "objective.claiming_coeff",
-            "imitation.claiming_coeff",
-        ),
         (
             not objective.information_gain,
             "objective.information_gain",
             "objective.listener objective.gain_of objective.gain_clip objective.gain_event objective.gain_seats",
         ),
         (objective.role_weights == "none", "objective.role_weights", "objective.role_weight_cap"),
+    ]
+
+
+def _of_learning(config: RunConfig) -> list[_Rule]:
+    """Imitation, self-play, and what policies, references and rows make of the objective."""
+    objective, self_play, imitation = config.objective, config.self_play, config.imitation
+    is_separate = config.policies == "separate"
+    of_imitation = [f"imitation.{key}" for key in ImitationConfig.model_fields if key != "enabled"]
+    of_rounds = [f"self_play.{key}" for key in ("games_per_round", "batch_games", "learning_rate", "sft_file")]
+    of_rounds += [f"objective.{key}" for key in ObjectiveConfig.model_fields if key not in _OF_IMITATION]
+    return [
+        (not imitation.enabled, "imitation.enabled", " ".join(of_imitation)),
+        (not self_play.rounds, "self_play.rounds", " ".join(of_rounds)),
+        (
+            self_play.rounds <= (objective.kl_reference_every or 1),
+            "self_play.rounds",
+            "objective.kl_reference_every objective.kl_reference_average",
+        ),
+        (not objective.kl_coeff, "objective.kl_coeff is 0 in the first round", "self_play.last_kl_coeff"),
+        (
+            not objective.claiming_coeff and bool(imitation.claiming_coeff),  # 0 is what it is anyway
+            "objective.claiming_coeff",
+            "imitation.claiming_coeff",
+        ),
         (
             is_separate,
             "with policies: separate each seat has a model of its own, and its games weigh the same",

@@ -16,7 +16,6 @@ from typing import Any
 from spag_ray.game.rules import Outcome, Role
 
 PULL = 0.1  # of ratings to 0, in choix's rates
-SEATS = tuple(map(str, Role))
 
 
 def wilson_interval(successes: float, trials: float) -> tuple[float, float]:
@@ -111,7 +110,7 @@ class WinMatrix:
         matrix = cls()
         for row in rows:
             pair = row["attacker"], row["defender"]
-            outcomes = Counter({Outcome(name): n for name, n in row.items() if name not in (*SEATS, "margin")})
+            outcomes = Counter({Outcome(name): n for name, n in row.items() if name not in (*Role, "margin")})
             counts = [type(count) is int and count >= 0 for count in outcomes.values()]
             if not all(counts) or not all(isinstance(name, str) for name in pair):
                 raise ValueError(f"it has names or counts that are none: {row}")

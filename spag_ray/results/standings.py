@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spag_ray.errors import InputError
+from spag_ray.game.protocol import SEATS
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.matches import Match
 from spag_ray.results.ratings import PULL, WinMatrix, wilson_interval
@@ -36,7 +37,6 @@ NUM_DRAWS = 10_000
 MIN_WORDS = 5  # with fewer, no interval holds
 SMALLEST_ERROR = 1e-9  # below it all words have the same score, which says nothing: then games count as independent
 ELO_PER_NAT = 400 / math.log(10)
-SEATS = tuple(Role)
 ENDS = (
     (Outcome.ATTACKER_WINS,),
     (Outcome.DEFENDER_WINS,),

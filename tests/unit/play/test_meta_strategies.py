@@ -39,7 +39,7 @@ def test_no_version_gains_from_the_equilibrium_of_versions() -> None:
 
     game = OpenSpielGame("kuhn_poker")
     setting = meta_strategies.SETTINGS["kuhn_poker"]
-    league = League(LeagueConfig(past_share=1.0, choose="nash", num_engines=8, max_snapshots=32), 2)
+    league = League(LeagueConfig(past_share=1.0, choose="nash", num_engines=8, max_snapshots=32), 1)
     versions = list(meta_strategies.trained(game, setting, league, 30))
     mixture = list(meta_strategies.solved(game, versions))[-1]
     for version in versions:
@@ -48,4 +48,5 @@ def test_no_version_gains_from_the_equilibrium_of_versions() -> None:
     assert len(league.kept) == 31
     shares = [each["share"] for each in league.summary()["kept"]]
     assert sum(shares) == pytest.approx(1, abs=1e-3)
-    assert sum(sorted(shares)[-5:]) > 0.5, "five of 31 versions are worth most of the games"
+    assert max(shares) > 0.2, "few versions are worth playing"
+    assert sum(sorted(shares)[-5:]) > 0.5, "five of 31 are worth most of the games"
