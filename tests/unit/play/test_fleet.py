@@ -242,6 +242,20 @@ def test_games_hear_that_a_replacement_waits_for_room(make: Callable[..., Parts]
     assert arena.waits == [("policy", True), ("policy", False)]
 
 
+def test_a_wait_for_room_ends_also_if_arenas_do_not_answer(make: Callable[..., Parts]) -> None:
+    """Else games would wait without a limit for an engine that nobody starts."""
+    parts, told = make(1), list[bool]()
+
+    def silent(waits: bool) -> None:
+        told.append(waits)
+        if waits:
+            raise NoAnswerError("arena-0 does not answer")
+
+    with pytest.raises(NoAnswerError):
+        parts.fleet._starter.start([parts.record("engine-policy-0")], waits_for_room=silent)
+    assert told == [True, False]
+
+
 def test_the_engines_of_a_lost_node_count_as_one_restart(make: Callable[..., Parts]) -> None:
     """Eight engines of a node once left the budget two for the rest of the hour."""
     parts = make(8)
