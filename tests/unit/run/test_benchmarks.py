@@ -2,12 +2,15 @@
 
 import argparse
 import os
+import random
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import machine
+from actors.lm_eval_tasks import Shelf
+from benchmarks import machine, reasoning_gym_tasks
 from benchmarks.learner import QUICK_GAMES, Measured, result_of
 from benchmarks.learner_games import games_of, without_listening
 from benchmarks.learner_steps import gaps
@@ -185,3 +188,21 @@ def test_the_longest_waits_of_a_gpu_are_found_in_a_trace() -> None:
     assert (found["operations"], found["ms"], found["busy_share"]) == (4, 3.0, round(2.2 / 3, 3))
     assert found["gaps"] == [{"ms": 0.8, "before": "second", "host": "a hook > inside it"}]
     assert gaps({"traceEvents": []}) == {}
+
+
+def test_puzzles_are_tasks_that_the_harness_reads(tmp_path: Path) -> None:
+    choices = reasoning_gym_tasks.choices_of("7", ["1", "5", "7", "8", "9"], random.Random(1))
+    assert len(choices) == reasoning_gym_tasks.NUM_CHOICES
+    assert "7" in choices
+    text = "Question: 1 + 1 =\nAnswer: 2\n\nQuestion: 3 + 4 =\nAnswer:"
+    item = {"kind": "chain_sum", "text": text, "answer": "7", "choices": choices, "place": choices.index("7")}
+    reasoning_gym_tasks.write(tmp_path, [item])
+    shelf = Shelf(str(tmp_path))
+    (choice,) = shelf.load("reasoning_gym_choice").loaded["tasks"].values()
+    (exact,) = shelf.load("reasoning_gym_exact").loaded["tasks"].values()
+    (doc,) = choice.test_docs()
+    assert (choice.doc_to_text(doc), choice.doc_to_choice(doc)) == (text, choices)
+    assert choice.doc_to_choice(doc)[choice.doc_to_target(doc)] == "7"
+    assert exact.doc_to_target(doc) == "7"
+    assert exact.process_results(doc, ["7"])["exact_match"] == 1
+    assert exact.process_results(doc, ["8"])["exact_match"] == 0
