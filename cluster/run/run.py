@@ -274,9 +274,12 @@ class Run(Actor):
         except BaseException as error:
             is_stop = isinstance(error, StopRequestedError | CollapseError)
             ended, reason = "stopped" if is_stop else "failed", str(error)
+            with contextlib.suppress(Exception):  # what ended the run is told, not what then went wrong
+                self.close()
             raise
-        finally:
+        else:
             self.close()
+        finally:
             write_end(self._lease, ended, reason)
 
     def _reserve_engines(self, count: int) -> None:

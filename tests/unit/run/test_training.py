@@ -1,5 +1,6 @@
 """The loop, played by a test in the place of a run's parts: what it asks for, in which order."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,6 +15,7 @@ from cluster.monitor.status_board import StatusBoard
 from cluster.planning.plan import make_plan
 from cluster.run.checkpoint import RunState
 from cluster.run.parts import RunControl
+from cluster.run.run import Run
 from cluster.run.training import MAX_UNDECIDED, train
 from cluster.run.training_verbs import Trainer, asks_tasks
 from cluster.tracking.callbacks import Callbacks
@@ -449,3 +451,21 @@ def test_tasks_are_asked_after_all_stages_or_the_first_and_the_last(config: dict
     parsed = RunConfig.model_validate({"model": "tiny", "imitation": {"enabled": True}, **config})
     stages = ("base", "imitated", "spag-1", "spag-2", "spag-3")
     assert [name for name in stages if asks_tasks(parsed, Stage.parse(name))] == asked
+
+
+@pytest.mark.parametrize("fault", [None, InputError("no such word")])
+def test_a_run_whose_end_fails_still_says_how_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception | None
+) -> None:
+    run: Any = object.__new__(Run)
+    run._lease = FolderLease.take(tmp_path)
+
+    def close(_: Run) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Run, "close", close)
+    with pytest.raises(InputError if fault else OSError, match="no such word" if fault else "disk full"), run._ending():
+        if fault is not None:
+            raise fault
+    ended = json.loads((tmp_path / "ended.json").read_text())
+    assert ended == ({"ended": "failed", "reason": "no such word"} if fault else {"ended": "finished"})
