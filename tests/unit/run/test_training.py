@@ -464,8 +464,13 @@ def test_a_run_whose_end_fails_still_says_how_it_ended(
         raise OSError("disk full")
 
     monkeypatch.setattr(Run, "close", close)
-    with pytest.raises(InputError if fault else OSError, match="no such word" if fault else "disk full"), run._ending():
-        if fault is not None:
-            raise fault
+
+    def plays() -> None:
+        with run._ending():
+            if fault is not None:
+                raise fault
+
+    with pytest.raises(InputError if fault else OSError, match="no such word" if fault else "disk full"):
+        plays()
     ended = json.loads((tmp_path / "ended.json").read_text())
     assert ended == ({"ended": "failed", "reason": "no such word"} if fault else {"ended": "finished"})
