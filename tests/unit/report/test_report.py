@@ -377,6 +377,33 @@ def test_without_tasks_the_page_has_no_part_for_them(run: Path) -> None:
     assert "href=#evaluation" not in page.links
 
 
+def test_names_that_are_no_utf8_do_not_stop_a_report(run: Path) -> None:
+    folder = run.rename(run.with_name("caf\udce9"))  # of bytes in another encoding
+    (folder / "ended.json").write_text('{"ended": "finished", "reason": "\\ud800"}')
+    with (folder / "metrics.jsonl").open("a") as file:
+        for step in (1, 2):
+            line = {"time": 2e9, "kind": "step", "stage": "spag-9", "policy": "\ud800", "step": step, "loss": 1.0}
+            file.write(json.dumps(line) + "\n")
+    page = page_of(folder)
+    assert "caf? - SPAG run" in page.text
+    assert "Finished: ?" in page.text
+    assert page.unpacked("curve-data")[0]["name"] == "caf?"
+
+
+def test_a_report_without_room_for_its_parts_or_of_files_that_cannot_be_read_is_one_line(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("tempfile.TemporaryFile", lambda *_, **__: Path("/dev/full").open("w"))
+        with pytest.raises(InputError, match=r"no report can be made: .*No space left.*TMPDIR"):
+            write_report(run, run / "report.html")
+    (run / "metrics.jsonl").unlink()
+    (run / "metrics.jsonl").mkdir()
+    with pytest.raises(InputError, match=r"no report can be made: .*Is a directory"):
+        write_report(run, run / "report.html")
+    assert not (run / "report.html").exists()
+
+
 def test_scores_between_players_have_intervals(run: Path) -> None:
     games = [Game(f"word{number}", Outcome.win_of(Role.ATTACKER), 2) for number in range(6)]
     games += [Game(f"word{number}", Outcome.win_of(Role.DEFENDER), 2) for number in range(6)]
