@@ -285,13 +285,11 @@ def score_cells(runs: Sequence[Sequence[Match]], name: str, other: str) -> Itera
     columns: list[dict[str, Any]] = [{}, {"breach_free": True}, *({"roles": [role]} for role in Role)]
     for only in columns:
         try:
-            found = score(runs, name, other, **only)
+            yield str(score(runs, name, other, **only))
         except InputError:
             if "breach_free" not in only:
                 raise
             yield "none"  # so few games that all of a seat's had breaches
-            continue
-        yield f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]"
 
 
 def gain_lines(runs: Sequence[Sequence[Match]], last: str) -> Iterator[str]:

@@ -393,8 +393,11 @@ def test_names_that_are_no_utf8_do_not_stop_a_report(run: Path) -> None:
 def test_a_report_without_room_for_its_parts_or_of_files_that_cannot_be_read_is_one_line(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        return Path("/dev/full").open("w")
+
     with monkeypatch.context() as patched:
-        patched.setattr("tempfile.TemporaryFile", lambda *_, **__: Path("/dev/full").open("w"))
+        patched.setattr("tempfile.TemporaryFile", full)
         with pytest.raises(InputError, match=r"no report can be made: .*No space left.*TMPDIR"):
             write_report(run, run / "report.html")
     (run / "metrics.jsonl").unlink()
@@ -412,7 +415,11 @@ def test_scores_between_players_have_intervals(run: Path) -> None:
     assert (cell["z"], cell["text"]) == ([[0.5]], [["0.14 to 0.86"]]), "six words, not twelve games"
     few = [Match(*seats, tuple(games[:4])) for seats in (("spag-2", "imitated"), ("imitated", "spag-2"))]
     write_matches(run / "matches.json", few)
-    assert "no interval: fewer than 5 words; 0.5 is even" in page_of(run).text
+    page = page_of(run)
+    assert "no interval: fewer than 5 words; 0.5 is even" in page.text
+    (cell,) = page.unpacked("figures")["matrix"]["data"]
+    assert {text for row in cell["text"] for text in row if text is not None} == {""}
+    assert "95%" not in str(cell)
 
 
 def opened(page: Page) -> tuple[str, str, list[str]]:
