@@ -554,11 +554,14 @@ def test_without_ratings_the_page_says_what_they_need(run: Path) -> None:
 
     def met(*words: str) -> str:
         games = [Game(word, end, 2) for word in words for end in (Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS)]
-        write_matches(run / "matches.json", [Match(*seats, tuple(games)) for seats in names])
+        once = Match("spag-2", "guest", (games[0],))
+        write_matches(run / "matches.json", [*(Match(*seats, tuple(games)) for seats in names), once])
         return page_of(run).text
 
     assert "No ratings: no two players of one seat have games on 5 words or more that did not all end" in met("a", "b")
-    assert "imitated+0 [-" in met(*"abcde")
+    rated = met(*"abcdef")
+    assert re.search(r"imitated[+-]\d+ \[-", rated)
+    assert "with these players: guest." in rated, "who has only defended is named, too"
 
 
 def test_evaluations_stand_by_task_and_stage_beside_the_papers_numbers(run: Path) -> None:
