@@ -13,6 +13,7 @@ from benchmarks.learner_games import games_of, without_listening
 from benchmarks.learner_steps import gaps
 from benchmarks.learner_ways import GAMES_PER_STEP, Timing, padded_batches
 from benchmarks.machine import LOOKS_ONLY, ROOM_GIB, Card, Place, add_arguments, place_of
+from benchmarks.stream_restart import whole_versions
 from benchmarks.weight_sync import together, why_not
 from benchmarks.workers import Worker, forked
 from learners.utilization import StepCost
@@ -185,3 +186,7 @@ def test_the_longest_waits_of_a_gpu_are_found_in_a_trace() -> None:
     assert (found["operations"], found["ms"], found["busy_share"]) == (4, 3.0, round(2.2 / 3, 3))
     assert found["gaps"] == [{"ms": 0.8, "before": "second", "host": "a hook > inside it"}]
     assert gaps({"traceEvents": []}) == {}
+
+
+def test_rates_are_of_the_games_that_were_played_which_make_whole_versions() -> None:
+    assert [whole_versions(games) for games in (1, 1000, 1999, 100_000)] == [1000, 1000, 1000, 100_000]

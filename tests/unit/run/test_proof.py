@@ -110,3 +110,8 @@ def test_a_table_of_few_games_says_where_none_are_without_a_breach() -> None:
     both, without_breaches, *_ = proof.score_cells([met], "a", "b")
     assert both == "0.00"
     assert without_breaches == "none"
+
+
+def test_a_stage_that_has_not_played_itself_has_no_shares() -> None:
+    *_, row = proof.outcome_lines([[]], ["base"])
+    assert row == "| base | 0 | none | none | none | none |"
