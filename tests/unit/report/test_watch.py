@@ -145,6 +145,13 @@ def test_a_clock_behind_that_of_the_run_shows_no_negative_time() -> None:
     assert headline(view, 940.0).startswith("00:00 | ")
 
 
+def test_a_time_that_was_not_written_ends_no_curve() -> None:
+    sync = {"kind": "sync", "policy": "policy"}
+    times = enumerate((1.0, None, 2.0), start=1)
+    lines = [sync | {"time": 100.0 + version, "version": version, "seconds": seconds} for version, seconds in times]
+    assert "v3 in 2.00 s" in shown(view_of(lines))
+
+
 def test_a_step_that_was_not_finite_shows_no_number_of_an_earlier_one() -> None:
     step = {"kind": "step", "stage": "spag-1", "policy": "policy", "learning_rate": 1e-5, "entropy": 1.0}
     lines = [
