@@ -33,7 +33,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -252,13 +252,11 @@ def have_met(runs: Sequence[Sequence[Match]], name: str, other: str) -> bool:
 
 def pool(runs: Sequence[Sequence[Match]]) -> list[Match]:
     """Matches of all seeds, each seed's words kept apart."""
-    pooled = []
-    for number, run in enumerate(runs):
-        for each in run:
-            row = each.as_json()
-            row["games"] = [[f"{number}/{word}", outcome, length] for word, outcome, length in row["games"]]
-            pooled.append(Match.from_json(row))
-    return pooled
+    return [
+        replace(each, games=tuple(replace(game, scenario=f"{number}/{game.scenario}") for game in each.games))
+        for number, run in enumerate(runs)
+        for each in run
+    ]
 
 
 def outcome_lines(runs: Sequence[Sequence[Match]], stages: Sequence[str]) -> Iterator[str]:
