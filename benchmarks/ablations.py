@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.proof import BREACHES, CONFIG, guess_cells, held_out_lines, match, score_cells, share, spag_of, train
+from benchmarks.proof import CONFIG, guess_cells, held_out_lines, match, score_cells, share, spag_of, train
 from spag_ray.config.loading import load_config
 from spag_ray.game.rules import Outcome
 from spag_ray.host.whole_files import write_atomically
@@ -26,6 +26,7 @@ from spag_ray.results.former_records import named_row
 from spag_ray.results.matches import Match, read_matches
 from spag_ray.stages import Stage
 
+BREACHES = (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH)
 OF_SELF_PLAY = {
     "without-listening": ("objective.listening_coeff=0", "objective.claiming_coeff=0"),
     "paper-payoffs": ("game.payoffs.attacker_breach=[null, null]", "game.payoffs.defender_breach=[null, null]"),

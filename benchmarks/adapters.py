@@ -36,6 +36,7 @@ from spag_ray.config.parts import ClusterConfig, LoraConfig
 
 PROMPT_TOKENS, NEW_TOKENS = 100, 32
 CACHE_GIB = 0.8
+END_WITHIN_S = 60.0
 LORA = LoraConfig(rank=16)
 GIB = 2**30
 
@@ -113,8 +114,8 @@ def measure(
     ray.get([engine.close.remote() for engine in engines])
     for engine in engines:
         ray.kill(engine)
-    while processes_of_engines():
-        time.sleep(0.2)
+    if psutil.wait_procs(processes_of_engines(), timeout=END_WITHIN_S)[1]:
+        raise SystemExit(f"engines have not ended within {END_WITHIN_S:.0f} s, and would count with the next ones")
     return {
         "opponents": opponents,
         "engines": num_engines,

@@ -44,6 +44,7 @@ from spag_ray.games.taboo.decks import load_deck
 from spag_ray.games.taboo.expert import Habits
 from spag_ray.results.could_have_known import GUESSES
 from spag_ray.stages import Stage
+from spag_ray.training_data.game_samples import early_guesses_of
 
 DRAWS = 2000  # bootstrap samples
 
@@ -134,10 +135,11 @@ def _claims(run: Path, stage: str, config: RunConfig) -> list[Gain]:
         return gains
     for episode in read_log(run / "episodes" / f"eval-{stage}.log"):
         verdict = episode.verdict
+        claims = early_guesses_of(episode) if config.game.max_guesses > 1 else []
+        claims += [verdict.length - 1] if verdict.end_reason in GUESSES else []
         for index, turn in enumerate(episode.turns[: verdict.length]):
             if turn.role is Role.DEFENDER and turn.word_logprob is not None:
-                is_claim = index == verdict.length - 1 and verdict.end_reason in GUESSES
-                gains.append(Gain(episode.scenario, math.exp(turn.word_logprob), is_claim))
+                gains.append(Gain(episode.scenario, math.exp(turn.word_logprob), index in claims))
     return gains
 
 

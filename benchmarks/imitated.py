@@ -182,15 +182,15 @@ def others(dialogues: Sequence[Heard]) -> list[Heard]:
     return found
 
 
-def of_games(run: Path, stage: str) -> dict[str, float | None]:
-    """Shares of a stage's games against itself."""
+def of_games(run: Path, stage: str, max_guesses: int = 1) -> dict[str, float | None]:
+    """Shares of a stage's games against itself. `max_guesses`: game.max_guesses."""
     episodes = list(read_log(run / "episodes" / f"eval-{stage}.log"))
-    report = held_out_report(episodes)
+    report = held_out_report(episodes, max_guesses)
     outcomes = Match.of(stage, stage, episodes, TABOO).outcomes
     return {
         "right_guesses": report.right_guesses / report.games,
         "guesses_that_are_right": report.right_share,
-        "rule_violations": outcomes[Outcome.ATTACKER_BREACH] / report.games,
+        "rule_violations": sum(outcomes[Outcome.breach_by(role)] for role in Role) / report.games,
         "ties": outcomes[Outcome.TIED] / report.games,
         "traps_of_attacker_wins": report.trap_share,
     }
@@ -204,7 +204,7 @@ def of_run(run: Path, stage: str, games_a_word: int, unseen: str, overrides: Seq
     with Measure(config, run / "models" / stage) as measure:
         own = measure.by_itself(words, config.seed)
         by_expert = measure.by_expert(words, cards, Habits().pairs, config.seed)
-        found = of_games(run, stage) | {
+        found = of_games(run, stage, config.game.max_guesses) | {
             "first_choice_after_expert_hints": measure.first_choices(by_expert),
             "first_choice_after_own_hints": measure.first_choices(own),
             "own_hints_without_violation": len(own) / len(words),

@@ -25,6 +25,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from spag_ray.config.opponents import LeagueConfig
 from spag_ray.game.game_tree import Policy
 from spag_ray.game.rules import Outcome
 from spag_ray.games.openspiel_game import OpenSpielGame
+from spag_ray.host.whole_files import write_atomically
 from spag_ray.results.meta_game import equilibrium
 
 
@@ -80,9 +82,10 @@ def main() -> None:
     if asked.what == "run":
         asked.out.mkdir(parents=True, exist_ok=True)
         todo = [(env, name, seed, asked.rounds) for env in asked.env for name in asked.only for seed in asked.seeds]
-        with ProcessPoolExecutor(2) as processes, file.open("w") as out:
+        write_atomically(file, "".join(records_without([each[:3] for each in todo], file)))
+        with ProcessPoolExecutor(2) as processes, file.open("a") as out:
             for record in processes.map(measured, *zip(*todo, strict=True)):
-                print(json.dumps(record), file=out, flush=True)
+                print(json.dumps(record), file=out, flush=True)  # those of an interrupted program stay
                 told = (f"{record[key]}" for key in ("env", "strategy", "seed"))
                 ends_at = ", ".join(f"{what} {record[what][-1]:.3f}" for what in POLICIES)
                 print(f"{', '.join(told)}: {ends_at}, {record['seconds']:.0f} s", flush=True)
@@ -94,6 +97,12 @@ def main() -> None:
     else:
         print("\n".join(tables(records)))
         print(json.dumps({"ends": ends(records), **machine()}))
+
+
+def records_without(runs: Sequence[tuple[str, str, int]], file: Path) -> list[str]:
+    """The lines of a file's records that are not of these runs (game, strategy, seed)."""
+    lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+    return [line for line in lines if itemgetter("env", "strategy", "seed")(json.loads(line)) not in runs]
 
 
 class Player:

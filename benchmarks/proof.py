@@ -33,7 +33,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +44,14 @@ from spag_ray.config.parts import PAID_ENDS
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import read_log
 from spag_ray.errors import InputError
-from spag_ray.game.rules import Outcome, Role
+from spag_ray.game.rules import Role
 from spag_ray.games.taboo.game import taboo_renderer
 from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.results.could_have_known import read_held_out
 from spag_ray.results.lines import StepLine
 from spag_ray.results.matches import Match, read_matches
 from spag_ray.results.ratings import wilson_interval
-from spag_ray.results.standings import better, score
+from spag_ray.results.standings import ENDS, better, score
 from spag_ray.stages import Stage, StageKind
 from spag_ray.training_data.listened_turns import WhenToClaim, listened_turns
 
@@ -67,7 +67,6 @@ NOTHING_PAYS = "game.payoffs={" + ", ".join(f"{end}: [null, null]" for end in PA
 RIVALS = ("published", "imitation-only", "listening-only")
 NUM_DRAWS = 10_000  # of the bootstrap over seeds and words
 COUNTS = ("games", "guesses", "right_guesses", "attacker_wins", "traps")
-BREACHES = (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH)
 
 
 def main() -> None:
@@ -253,13 +252,11 @@ def have_met(runs: Sequence[Sequence[Match]], name: str, other: str) -> bool:
 
 def pool(runs: Sequence[Sequence[Match]]) -> list[Match]:
     """Matches of all seeds, each seed's words kept apart."""
-    pooled = []
-    for number, run in enumerate(runs):
-        for each in run:
-            row = each.as_json()
-            row["games"] = [[f"{number}/{word}", outcome, length] for word, outcome, length in row["games"]]
-            pooled.append(Match.from_json(row))
-    return pooled
+    return [
+        replace(each, games=tuple(replace(game, scenario=f"{number}/{game.scenario}") for game in each.games))
+        for number, run in enumerate(runs)
+        for each in run
+    ]
 
 
 def outcome_lines(runs: Sequence[Sequence[Match]], stages: Sequence[str]) -> Iterator[str]:
@@ -268,10 +265,11 @@ def outcome_lines(runs: Sequence[Sequence[Match]], stages: Sequence[str]) -> Ite
     for stage in stages:
         games = [game for run in runs for each in run if each.attacker == each.defender == stage for game in each.games]
         cells = []
-        for outcomes in ((Outcome.ATTACKER_WINS,), (Outcome.DEFENDER_WINS,), BREACHES, (Outcome.TIED,)):
+        for outcomes in ENDS:
             count = sum(game.outcome in outcomes for game in games)
             low, high = wilson_interval(count, len(games))
-            cells.append(f"{100 * count / max(1, len(games)):.0f} % [{100 * low:.0f}, {100 * high:.0f}]")
+            told = f"{100 * count / max(1, len(games)):.0f} % [{100 * low:.0f}, {100 * high:.0f}]"
+            cells.append(told if games else "none")
         yield f"| {stage} | {len(games)} | {' | '.join(cells)} |"
 
 
@@ -285,13 +283,11 @@ def score_cells(runs: Sequence[Sequence[Match]], name: str, other: str) -> Itera
     columns: list[dict[str, Any]] = [{}, {"breach_free": True}, *({"roles": [role]} for role in Role)]
     for only in columns:
         try:
-            found = score(runs, name, other, **only)
+            yield str(score(runs, name, other, **only))
         except InputError:
             if "breach_free" not in only:
                 raise
             yield "none"  # so few games that all of a seat's had breaches
-            continue
-        yield f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]"
 
 
 def gain_lines(runs: Sequence[Sequence[Match]], last: str) -> Iterator[str]:

@@ -9,14 +9,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from spag_ray.results.lines import Line, PlayLine
-from spag_ray.results.metric_lines import MetricLines
+from spag_ray.results.lines import PlayLine
+from spag_ray.results.metric_lines import AnyLine, MetricLines
 from spag_ray.results.pauses import Clock
 from spag_ray.stages import Stage, StageKind
-
-_Line = TypeVar("_Line", bound=Line)
 
 
 def arguments(document: str, what: Sequence[str], out: str) -> argparse.ArgumentParser:
@@ -76,9 +74,9 @@ def add_band(figure: Any, rounds: Sequence[float], points: Sequence[Sequence[flo
     figure.add_scatter(x=rounds, y=means, line={"color": f"rgb({colour})", "width": 2}, **line, **where)
 
 
-def lines_of(run: Path, kind: type[_Line]) -> list[_Line]:
+def lines_of(run: Path, kind: type[AnyLine]) -> list[AnyLine]:
     """The lines of one kind in the run's metrics.jsonl."""
-    return [line for _, line in MetricLines(run / "metrics.jsonl").typed() if isinstance(line, kind)]
+    return list(MetricLines(run / "metrics.jsonl").of(kind))
 
 
 def seconds_of(run: Path) -> float:

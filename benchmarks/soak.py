@@ -8,6 +8,8 @@ each version's games, decodes them, and records the lines that a run records (me
     small     games of two short turns go to the buffer by themselves, as fast as it takes them
     played    arenas play them with simulated engines (benchmarks/scale_playing.py) whose turns take 50 ms
 
+Games are played in versions of 1,000.
+
 After each part `spag-ray report` makes the page of its folder. Every second the resident memory of each process is
 measured. Growth is the mean over the last twentieth of the time minus the mean over the twentieth that follows its
 first tenth: MiB over the last nine tenths. With --out the curves are kept as soak.json, and drawn as soak.html.
@@ -38,7 +40,7 @@ import ray
 
 from benchmarks.machine import machine
 from benchmarks.scale_playing import Plane, learn
-from benchmarks.stream_restart import PER_VERSION, a_game, stream_spec
+from benchmarks.stream_restart import PER_VERSION, a_game, stream_spec, whole_versions
 from cluster.buffer.buffer_actor import Buffer, BufferActor
 from cluster.buffer.buffer_metrics import BufferMetrics
 from cluster.buffer.stream import STAGE
@@ -217,7 +219,7 @@ def main() -> None:
             if games < PER_VERSION:
                 continue
             folder = make_run_folder(Path(root) / name, load_config("quickstart", SETTINGS))
-            curves[name], found[name] = run(folder, games)
+            curves[name], found[name] = run(folder, whole_versions(games))
             found[name]["growth_mib"] = {process: growth(curve) for process, curve in curves[name].items()}
             found[name]["log_mb"] = round(sum(path.stat().st_size for path in folder.rglob("*.log")) / 1e6)
             found[name]["report"] = report(folder)

@@ -40,7 +40,12 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="for the log; a temporary one otherwise")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        print(json.dumps(measured(Path(folder), options.games)))
+        print(json.dumps(measured(Path(folder), whole_versions(options.games))))
+
+
+def whole_versions(num_games: int) -> int:
+    """The games that are played of so many: those of whole versions, one at least."""
+    return max(num_games // PER_VERSION, 1) * PER_VERSION
 
 
 def measured(folder: Path, num_games: int) -> dict[str, Any]:

@@ -18,9 +18,8 @@ from spag_ray.config.files import write_config
 from spag_ray.config.loading import load_config
 from spag_ray.config.run import RunConfig
 from spag_ray.game.rules import Outcome, Role
-from spag_ray.results.lines import ExploitabilityLine, HeldOutLine, Line
+from spag_ray.results.lines import ExploitabilityLine, HeldOutLine
 from spag_ray.results.matches import Match, of_game, read_matches
-from spag_ray.results.metric_lines import MetricLines
 from spag_ray.stages import Stage
 
 CONFIG = "two_games"
@@ -84,13 +83,9 @@ def table(out: Path) -> list[str]:
 
 def stages(folder: Path, game: str, is_both: bool, seed: int) -> list[str]:
     """The rows of one game of a run."""
-    lines: list[Line] = [line for _, line in MetricLines(folder / "metrics.jsonl").typed() if line is not None]
-    exact = {
-        line.stage: line.figures["nash_conv"]
-        for line in lines
-        if isinstance(line, ExploitabilityLine) and line.game == game
-    }
-    guesses = {line.stage: line.report for line in lines if isinstance(line, HeldOutLine) and line.game == game}
+    solved, held_out = seed_runs.lines_of(folder, ExploitabilityLine), seed_runs.lines_of(folder, HeldOutLine)
+    exact = {line.stage: line.figures["nash_conv"] for line in solved if line.game == game}
+    guesses = {line.stage: line.report for line in held_out if line.game == game}
     rows = []
     for match in of_game(read_matches(folder / "matches.json"), game):
         if match.attacker != match.defender:

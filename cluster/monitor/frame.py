@@ -10,6 +10,7 @@ notes. Text from the run is never read as markup, and its control characters are
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.text import Text
@@ -52,9 +53,7 @@ def frame(view: RunView, width: int, height: int, now: float) -> list[Text]:
 def headline(view: RunView, now: float) -> str:
     """A summary in one line."""
     parts = [", ".join(_times(view, now)), _doing(view), f"{view.games_per_s:.2f} games/s"]
-    parts += [
-        f"loss {learning.curves['loss'][-1]:.3f}" for learning in view.learning.values() if "loss" in learning.curves
-    ]
+    parts += [f"loss {_told(each.newest['loss'], '.3f')}" for each in view.learning.values()]
     return " | ".join(part for part in parts if part)
 
 
@@ -107,7 +106,7 @@ def _times(view: RunView, now: float) -> Iterator[str]:
     if view.progress is not None:
         yield duration(view.progress.seconds)
     elif view.began is not None and view.newest is not None:
-        yield duration((view.newest if is_over else now) - view.began - view.clock.paused_s)
+        yield duration(max(0.0, (view.newest if is_over else now) - view.began - view.clock.paused_s))
     left = view.seconds_left(now)
     if left and not is_over:
         yield f"about {duration(left)} left"
@@ -157,8 +156,11 @@ def _learner(view: RunView, width: int) -> list[Text]:
     lines = []
     for policy, learning in sorted(view.learning.items()):
         line = _labelled("learn" if policy == "policy" else plain(view.game.policy(policy)))
-        line.append(plain(f"{learning.stage}, step {learning.step}"))
-        line.append(f", learning rate {learning.learning_rate:.2e}, gradient {learning.gradient_norm:.3g}")
+        report = learning.report
+        line.append(plain(f"{learning.stage}, step {report.step}"))
+        line.append(", skipped" if report.skipped else "", "red")
+        line.append(f", learning rate {_told(report.learning_rate, '.2e')}, ")
+        line.append(f"gradient {_told(report.gradient_norm, '.3g')}")
         lines.append(line)
         for left, right in zip(CURVES[::2], CURVES[1::2], strict=True):
             half = width // 2
@@ -169,11 +171,14 @@ def _learner(view: RunView, width: int) -> list[Text]:
 
 
 def _curve(learning: Learning, name: str, width: int) -> Text:
-    values = learning.curves.get(name)
     line = _labelled(f"  {_NAMES.get(name, name)}")
-    if not values:
-        return line.append("-".rjust(9))
-    return _with_curve(line.append(f"{values[-1]:9.3g} "), values, width)
+    line.append(f"{_told(learning.newest.get(name, math.nan), '.3g'):>9} ")
+    return _with_curve(line, learning.curves.get(name, ()), width)
+
+
+def _told(value: float, form: str) -> str:
+    """A number; "-" for one that is not finite, or that nobody wrote."""
+    return f"{value:{form}}" if math.isfinite(value) else "-"
 
 
 def _machine(view: RunView, width: int) -> list[Text]:

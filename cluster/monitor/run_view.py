@@ -33,6 +33,7 @@ from spag_ray.results.lines import (
     RestartLine,
     ResumedLine,
     StepLine,
+    StepReport,
     StreamLine,
     SyncLine,
     SyncReport,
@@ -59,24 +60,23 @@ class Shares:
 
 @dataclass
 class Learning:
-    """A policy's learner: its newest step, and the curves of that step's phase."""
+    """A policy's learner: its newest step, and the curves of that step's phase, of finite values. `newest`: of each
+    curve, finite or not."""
 
     stage: str = ""
-    step: int = 0
-    learning_rate: float = 0.0
-    gradient_norm: float = 0.0
+    report: StepReport = field(default_factory=lambda: StepReport(0))
     curves: dict[str, deque[float]] = field(default_factory=dict)
+    newest: dict[str, float] = field(default_factory=dict)
 
     def take(self, line: StepLine) -> None:
         if Stage.parse(line.stage).phase != Stage.parse(self.stage).phase:
-            self.curves = {}
-        report = line.report
-        self.stage, self.step = line.stage, report.step
-        self.learning_rate = 0.0 if math.isnan(report.learning_rate) else report.learning_rate
-        self.gradient_norm = 0.0 if math.isnan(report.gradient_norm) else report.gradient_norm
-        for name, value in zip(CURVES, (report.loss, report.kl, report.entropy, report.ratio_max), strict=True):
-            if value is not None and math.isfinite(value):
-                self.curves.setdefault(name, deque(maxlen=MAX_POINTS)).append(value)
+            self.curves, self.newest = {}, {}
+        self.stage, self.report = line.stage, line.report
+        for name in CURVES:
+            if (value := getattr(line.report, name)) is not None:
+                self.newest[name] = value
+                if math.isfinite(value):
+                    self.curves.setdefault(name, deque(maxlen=MAX_POINTS)).append(value)
 
 
 class Learned:
@@ -257,7 +257,7 @@ class RunView:
     def _take_step(self, line: StepLine) -> None:
         learning = self.learning.setdefault(line.policy, Learning())
         learning.take(line)
-        self.doing = f"{learning.stage}: learn, step {learning.step}"
+        self.doing = f"{learning.stage}: learn, step {learning.report.step}"
         if not self._is_stream and (number := Stage.parse(learning.stage).round):
             self._learned.learns(number)
 

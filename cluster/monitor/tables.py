@@ -92,8 +92,8 @@ def _known(line: HeldOutLine) -> str:
 
 
 def head_to_head_lines(matches: Sequence[Match], game: GameNames) -> list[str]:
-    """The newest weights' score in each seat against every other player they met, and its mean over both."""
-    met = [match for match in matches if match.attacker != match.defender]
+    """The newest weights' score in each seat against every other player they met, and its mean over both seats."""
+    met = [match for match in matches if match.attacker != match.defender and match.games]
     newest = max((name for match in met for name in (match.attacker, match.defender)), key=order_of, default="")
     scores: dict[str, dict[Role, float]] = {}
     for match in met:
@@ -104,7 +104,8 @@ def head_to_head_lines(matches: Sequence[Match], game: GameNames) -> list[str]:
     lines, seats = [], _seats(game)
     for other, by_role in scores.items():
         lines += [f"{newest} as {seats[role]} against {other}: score {score:.2f}" for role, score in by_role.items()]
-        lines.append(f"mean score over both seats: {sum(by_role.values()) / len(by_role):.2f} (0.5 is even)")
+        if len(by_role) == len(Role):
+            lines.append(f"mean score over both seats: {sum(by_role.values()) / len(by_role):.2f} (0.5 is even)")
     return lines
 
 
@@ -163,17 +164,16 @@ def _player_table(matches: Sequence[Match], names: Sequence[str], game: GameName
 
 def comparison_lines(matches: Sequence[Match], names: Sequence[str], against: str | None, game: GameNames) -> list[str]:
     """Each player's score against `against`, or against the player before it, if the two met in both seats."""
-    met = {(match.attacker, match.defender) for match in matches}
+    met = {(match.attacker, match.defender) for match in matches if match.games}
     lines = []
     for before, name in zip([names[0], *names], names, strict=False):
         other = before if against is None else against
         if name == other or not {(name, other), (other, name)} <= met:
             continue
         every, test = score([matches], name, other), better(matches, name, other)
-        text = f"{name} against {other}, both seats: {every.value:.2f} [{every.low:.2f}, {every.high:.2f}]"
+        text = f"{name} against {other}, both seats: {every}"
         with contextlib.suppress(InputError):  # in one seat every game ended by a rule violation
-            free = score([matches], name, other, breach_free=True)
-            text += f", without breaches {free.value:.2f} [{free.low:.2f}, {free.high:.2f}]"
+            text += f", without breaches {score([matches], name, other, breach_free=True)}"
         lines.append(f"{text}; better over {test.num_words} {game.scenarios} with p = {test.p_value:.4f}")
     return lines
 

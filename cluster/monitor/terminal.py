@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from rich import box
@@ -49,8 +50,8 @@ def duration(seconds: float) -> str:
 
 
 def sparkline(values: Iterable[float], width: int) -> str:
-    """The last `width` values, scaled between their minimum and maximum."""
-    shown = list(values)[-width:] if width > 0 else []
+    """The last `width` finite values, scaled between their minimum and maximum."""
+    shown = [value for value in values if math.isfinite(value)][-width:] if width > 0 else []
     if not shown:
         return ""
     low, span = min(shown), max(shown) - min(shown)

@@ -34,6 +34,7 @@ from cluster.serve.guard import Guard
 from spag_ray.config.files import shown_config
 from spag_ray.errors import SpagError
 from spag_ray.results.report.markup import NOTHING, table
+from spag_ray.results.report.packing import as_utf8
 from spag_ray.results.report.page import MAX_GAMES, Live, own_file, page_script, plotly_script, read_run, rendered
 from spag_ray.results.report.run_curves import RunCurves
 from spag_ray.results.report.tokens import Decode
@@ -183,14 +184,15 @@ def make_live_app(runs: Sequence[LiveRun], curves: LiveCurves, guard: Guard) -> 
         name = shown.names[run]
         last = curves.runs[name].last_time
         measured = "never" if last is None else f"{datetime.datetime.fromtimestamp(last):%d %B, %H:%M:%S}"
-        fault = shown.fault or curves.faults.get(name, "")
-        return {"stamp": newest.stamp, "points": points, "ended": newest.ended, "measured": measured, "fault": fault}
+        fault = as_utf8(shown.fault or curves.faults.get(name, ""))
+        ended = as_utf8(newest.ended)
+        return {"stamp": newest.stamp, "points": points, "ended": ended, "measured": measured, "fault": fault}
 
     @app.get("/api/curves")
     async def names_of_curves() -> dict[str, list[str]]:
         await curves.look()
         every = {name for each in curves.runs.values() for name in each.names}
-        return {"runs": list(curves.runs), "names": sorted(every)}
+        return {"runs": list(map(as_utf8, curves.runs)), "names": sorted(every)}
 
     @app.get("/api/curve")
     async def curve(name: str) -> list[Any]:

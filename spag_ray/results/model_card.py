@@ -193,10 +193,7 @@ def _mean_scores(matches: Sequence[Match], name: str) -> Iterator[str]:
             found = score([matches], name, other)
         except InputError:
             continue
-        yield (
-            f"Mean score over both seats against {_cell(other)}: {found.value:.2f} "
-            f"[{found.low:.2f}, {found.high:.2f}] (0.5 is even).\n"
-        )
+        yield f"Mean score over both seats against {_cell(other)}: {found} (0.5 is even).\n"
 
 
 def _exact(metrics: Path, name: str, game: str) -> Mapping[str, float]:

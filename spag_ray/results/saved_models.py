@@ -67,9 +67,9 @@ def is_complete(folder: Path) -> bool:
     with contextlib.suppress(FileNotFoundError):
         try:
             names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             return False
-    return all((folder / name).is_file() for name in ("config.json", "tokenizer_config.json", *names))
+    return all((folder / str(name)).is_file() for name in ("config.json", "tokenizer_config.json", *names))
 
 
 def make_incomplete(folder: Path) -> None:

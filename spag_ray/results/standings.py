@@ -54,14 +54,27 @@ class Estimate:
     high: float
 
     @property
+    def has_interval(self) -> bool:
+        """Whether the interval of a share says anything: with fewer than MIN_WORDS words it does not."""
+        return (self.low, self.high) != (0, 1)
+
+    @property
     def in_percent(self) -> str:
-        """Of a share; without an interval that says nothing, as with fewer than MIN_WORDS words.
+        """Of a share.
 
         >>> Estimate(0.5, 0.412, 0.588).in_percent, Estimate(0.5, 0, 1).in_percent
         ('50 [41, 59]', '50')
         """
-        told = "" if (self.low, self.high) == (0, 1) else f" [{100 * self.low:.0f}, {100 * self.high:.0f}]"
+        told = f" [{100 * self.low:.0f}, {100 * self.high:.0f}]" if self.has_interval else ""
         return f"{100 * self.value:.0f}{told}"
+
+    def __str__(self) -> str:
+        """A share.
+
+        >>> str(Estimate(0.5, 0.412, 0.588)), str(Estimate(0.5, 0, 1))
+        ('0.50 [0.41, 0.59]', '0.50')
+        """
+        return f"{self.value:.2f}" + (f" [{self.low:.2f}, {self.high:.2f}]" if self.has_interval else "")
 
 
 @dataclass(frozen=True)

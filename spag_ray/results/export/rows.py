@@ -112,7 +112,7 @@ class Rows:
             self.num_rows += len(found)
             yield from found
         if faults:
-            self.faults[path.name] = str(faults)
+            self.faults[path.name] = "; ".join(filter(None, (self.faults.get(path.name), str(faults))))
 
     def _rows(self, run: RunFiles, stage: str, episode: Episode, expect: Expect | None) -> list[Row]:
         payoffs = _payoffs(run.config, stage, episode)

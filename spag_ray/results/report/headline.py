@@ -163,9 +163,8 @@ def _last_score(files: RunFiles) -> Iterator[tuple[str, str, str]]:
         return
     newest, other = max(pairs, key=_place)
     found = score([files.matches], newest, other)
-    is_known = (found.low, found.high) != (0, 1)
     few = f"no interval: fewer than {MIN_WORDS} {files.game.scenarios}"
-    between = f"{found.low:.2f} to {found.high:.2f}" if is_known else few
+    between = f"{found.low:.2f} to {found.high:.2f}" if found.has_interval else few
     yield f"{newest} against {other}", f"{found.value:.2f}", f"{between}; 0.5 is even"
 
 

@@ -179,24 +179,18 @@ def matrix_figure(
     counts = [[matrix.outcomes(attacker, defender) for defender in defenders] for attacker in attackers]
     games = [[outcomes.total() for outcomes in row] for row in counts]
     scores = [[round(mean_score(each, Role.ATTACKER), 3) if each else None for each in row] for row in counts]
-    between = [
-        [
-            f"{found.low:.2f} to {found.high:.2f}" if (found := estimates.get((attacker, defender))) else ""
-            for defender in defenders
-        ]
-        for attacker in attackers
-    ]
+    between = [[_between(estimates.get((attacker, defender))) for defender in defenders] for attacker in attackers]
+    within = [[f" (95%: {text})" if text else "" for text in row] for row in between]
     first, second = map(as_label, game.seats)
     against = "attacks" if game.guesses else f"as {first} against"
     num_cells = len(attackers) * len(defenders)
     written = "%{z:.2f}<br>%{text}" if estimates and num_cells <= MOST_CELLS_WITH_INTERVALS else "%{z:.2f}"
-    within = " (95%: %{text})" if estimates else ""
     heat = {
         "type": "heatmap",
         "x": [as_label(name) for name in defenders],
         "y": [as_label(name) for name in attackers],
         "z": scores,
-        "customdata": games,
+        "customdata": [list(map(list, zip(*cells, strict=True))) for cells in zip(within, games, strict=True)],
         "zmin": 0,
         "zmax": 1,
         "xgap": 2,
@@ -204,7 +198,7 @@ def matrix_figure(
         "hoverongaps": False,
         "colorscale": [[0, "--defender"], [0.5, "--middle"], [1, "--attacker"]],
         "colorbar": {"thickness": 10, "outlinewidth": 0, "tickvals": [0, 0.5, 1], "len": 0.9},
-        "hovertemplate": "%{y} " + against + " %{x}: %{z:.2f}" + within + " of %{customdata} games<extra></extra>",
+        "hovertemplate": "%{y} " + against + " %{x}: %{z:.2f}%{customdata[0]} of %{customdata[1]} games<extra></extra>",
         "text": between,
         **({"texttemplate": written} if num_cells <= MOST_NUMBERED_CELLS else {}),
     }
@@ -220,6 +214,10 @@ def matrix_figure(
         if score is not None
     )
     return Figure(name, title, summary, [heat], layout, height=130 + max(44 * min(len(attackers), 10), 90))
+
+
+def _between(estimate: Estimate | None) -> str:
+    return f"{estimate.low:.2f} to {estimate.high:.2f}" if estimate is not None and estimate.has_interval else ""
 
 
 def _player_order(name: str) -> tuple[tuple[int, int, bool, str], int]:

@@ -33,7 +33,13 @@ _COLUMNS = ("stage", "number", "outcome", "word", "attacker", "defender", "turns
 def packed(data: Any) -> str:
     """JSON as base64 of gzip, which has no character that is special in HTML."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return packed_bytes(text.encode())
+    return packed_bytes(as_utf8(text).encode())
+
+
+def as_utf8(text: str) -> str:
+    """Half of a surrogate pair, which is in no UTF-8 text, becomes "?": names of files may be any bytes, and JSON may
+    escape anything."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def packed_bytes(data: bytes) -> str:

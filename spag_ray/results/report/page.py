@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TypeAlias
+from typing import IO, TypeAlias
 
 from markupsafe import Markup
 
@@ -40,7 +40,7 @@ from spag_ray.results.report.markup import NOTHING, chart, heading, in_words, jo
 from spag_ray.results.report.measurements import Measurements, read_measurements
 from spag_ray.results.report.outcome_figures import matrix_figure, outcome_figures, payoff_figure, payoff_table
 from spag_ray.results.report.pace_figures import pace_figures
-from spag_ray.results.report.packing import Packer, packed, packed_bytes
+from spag_ray.results.report.packing import Packer, as_utf8, packed, packed_bytes
 from spag_ray.results.report.run_curves import RunCurves
 from spag_ray.results.report.sections import (
     about,
@@ -91,27 +91,35 @@ def write_report(folder: Path, out: Path, decode: Decode | None = None, max_game
     """Writes the page of a run folder to `out`. An existing file is replaced atomically.
 
     With `decode` (tokens.py) each token is shaded. Raises RunFolderError if `folder` is not a run folder, InputError if
-    `out` cannot be written.
+    it cannot be read, or `out` or the blocks of games, which are kept in a temporary file, cannot be written.
     """
-    with tempfile.TemporaryFile("w+", encoding="ascii") as blocks:
-        run = read_run(folder, decode, max_games, lambda name, block: blocks.write(_data(name, block)))
-        curves = RunCurves(folder / "metrics.jsonl")
-        curves.read()
-        try:
-            with replaced(out) as file:
-                text, data = rendered(run)
-                head, tail = text.split("<!-- data -->")
-                file.write(head)
-                data["curve-data"] = packed([{"name": run.files.name, "curves": curves.as_json()}])
-                data["plotly"] = packed_bytes(plotly_script().encode())
-                for name, each in data.items():
-                    file.write(_data(name, each))
-                blocks.seek(0)
-                shutil.copyfileobj(blocks, file)
-                file.write(tail)
-        except OSError as error:
-            raise InputError(f"{out} cannot be written: {error.strerror}; choose another place with --out") from error
+    try:
+        with tempfile.TemporaryFile("w+", encoding="ascii") as blocks:
+            run = read_run(folder, decode, max_games, lambda name, block: blocks.write(_data(name, block)))
+            _write(run, out, blocks)
+    except OSError as error:
+        told = f"files that can be read, and room in {tempfile.gettempdir()} (TMPDIR)"
+        raise InputError(f"{folder}: no report can be made: {error}; it needs {told}") from error
     return Report(out, out.stat().st_size, run.transcripts.num_games, run.packer.num_games)
+
+
+def _write(run: Gathered, out: Path, blocks: IO[str]) -> None:
+    curves = RunCurves(run.files.folder / "metrics.jsonl")
+    curves.read()
+    text, data = rendered(run)
+    data["curve-data"] = packed([{"name": run.files.name, "curves": curves.as_json()}])
+    data["plotly"] = packed_bytes(plotly_script().encode())
+    head, tail = text.split("<!-- data -->")
+    blocks.seek(0)
+    try:
+        with replaced(out) as file:
+            file.write(head)
+            for name, each in data.items():
+                file.write(_data(name, each))
+            shutil.copyfileobj(blocks, file)
+            file.write(tail)
+    except OSError as error:
+        raise InputError(f"{out} cannot be written: {error.strerror}; choose another place with --out") from error
 
 
 def read_run(folder: Path, decode: Decode | None, max_games: int, put: Callable[[str, str], object]) -> Gathered:
@@ -158,7 +166,7 @@ def rendered(run: Gathered, live: Live | None = None) -> tuple[str, dict[str, st
         **_charts(run, draw),
     )
     index, drawn = run.packer.index(), {name: figure.as_json() for name, figure in figures.items()}
-    return text, {"index": packed(index), "figures": packed(drawn)}
+    return as_utf8(text), {"index": packed(index), "figures": packed(drawn)}
 
 
 def page_script() -> str:

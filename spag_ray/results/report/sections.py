@@ -16,7 +16,7 @@ from spag_ray.results.matches import Match
 from spag_ray.results.report.files import RunFiles
 from spag_ray.results.report.markup import NOTHING, block, facts, folded, paragraph, table
 from spag_ray.results.report.measurements import Measurements
-from spag_ray.results.standings import MIN_WORDS, Estimate, largest_group, outcome_cells, ratings
+from spag_ray.results.standings import MIN_WORDS, Estimate, largest_group, outcome_cells, players, ratings
 from spag_ray.stages import Stage, order_of
 
 
@@ -46,7 +46,7 @@ def rating_table(matches: Sequence[Match], game: GameNames) -> Markup:
         return paragraph(f"No ratings: {why}.", "missing")
     names = sorted({name for name, _ in found}, key=order_of)
     rows = [[name, *(_rating(found.get((name, role))) for role in Role)] for name in names]
-    left_out = sorted({match.attacker for match in matches} - set(names), key=order_of)
+    left_out = sorted(set(players(matches)) - set(names), key=order_of)
     caption = f"Ratings against the seat's other players (400 points: ten times the odds), 95% over {game.scenarios}"
     text = table(caption, ("player", *game.seats), rows)
     if left_out:

@@ -91,7 +91,7 @@ class Transcripts:
         if any(turn.word_logprob is not None for turn in episode.turns):
             self.known.setdefault(stage, Knowledge()).add_episode(episode, early)
         if stage == str(STREAM) and episode.turns:
-            version = max(turn.first_version for turn in episode.turns)
+            version = max(turn.last_version for turn in episode.turns)
             self.by_version.setdefault(version, Counter())[episode.verdict.outcome] += 1
 
 

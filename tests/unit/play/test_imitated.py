@@ -6,7 +6,10 @@ import pytest
 
 from benchmarks.imitated import NUM_HINTS, Measure, of_games
 from spag_ray.config.loading import parse_config
+from spag_ray.game.rules import Outcome
 from spag_ray.games.taboo.deck_file import Card
+from tests.support.episodes import game
+from tests.support.report_runs import write_log
 from tests.support.typed import ROOT
 
 CARDS = {
@@ -24,6 +27,12 @@ def test_the_shares_are_those_of_the_stages_games() -> None:
         "ties": 0.5,
         "traps_of_attacker_wins": None,
     }
+
+
+def test_rule_violations_are_those_of_both_seats(tmp_path: Path) -> None:
+    ends = (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH, Outcome.TIED, Outcome.TIED)
+    write_log(tmp_path, "eval-base", (game(number, end) for number, end in enumerate(ends)))
+    assert of_games(tmp_path, "base")["rule_violations"] == 0.5
 
 
 def test_an_expert_and_the_model_itself_give_four_hints_and_the_model_is_scored_after_them(tiny_model: Path) -> None:

@@ -1,5 +1,8 @@
 """The benchmark of meta-strategies: the league meets tables, and what they come to is measured exactly."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from actors.league import League
@@ -50,3 +53,15 @@ def test_no_version_gains_from_the_equilibrium_of_versions() -> None:
     assert sum(shares) == pytest.approx(1, abs=1e-3)
     assert max(shares) > 0.2, "few versions are worth playing"
     assert sum(sorted(shares)[-5:]) > 0.5, "five of 31 are worth most of the games"
+
+
+def test_records_of_other_runs_stay_in_the_file_that_a_run_adds_to(tmp_path: Path) -> None:
+    needs_openspiel()
+    from benchmarks import meta_strategies
+
+    file = tmp_path / "records.jsonl"
+    rows = [{"env": "kuhn_poker", "strategy": name, "seed": seed} for name in ("psro", "fictitious") for seed in (1, 2)]
+    assert meta_strategies.records_without([], file) == []
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    left = meta_strategies.records_without([("kuhn_poker", "psro", 1)], file)
+    assert [json.loads(line) for line in left] == rows[1:]

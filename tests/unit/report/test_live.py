@@ -4,13 +4,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from rich.console import Console
 from starlette.exceptions import HTTPException
 
 from cluster.commands.watch_web import PageWanted, run_watch_web
 from cluster.serve import live
-from cluster.serve.live import LiveRun, config_differences, live_runs
+from cluster.serve.guard import Guard
+from cluster.serve.live import LiveRun, config_differences, live_runs, make_live_app
 from spag_ray.config.files import write_config
 from spag_ray.config.loading import load_config
 from spag_ray.errors import ConfigError, SpagError
@@ -175,3 +177,12 @@ def test_only_keys_with_different_values_are_listed_and_no_secrets(tmp_path: Pat
 def test_what_a_page_cannot_do_is_refused(targets: list[str], run: str | None, once: bool, said: str) -> None:
     with pytest.raises((ConfigError, SpagError), match=said):
         run_watch_web(targets, PageWanted(), run, once, Console())
+
+
+async def test_runs_whose_names_are_no_utf8_are_shown(run: Path) -> None:
+    runs, curves = live_runs([run.rename(run.with_name("caf\udce9")), run.parent], [None, None])
+    transport = httpx.ASGITransport(make_live_app(runs, curves, Guard()))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        assert "caf?" in (await client.get("/")).text
+        assert (await client.get("/api/curves")).json()["runs"][0].endswith("caf?")
+        assert (await client.get("/api/state")).json()["fault"] == ""

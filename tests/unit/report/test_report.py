@@ -377,6 +377,36 @@ def test_without_tasks_the_page_has_no_part_for_them(run: Path) -> None:
     assert "href=#evaluation" not in page.links
 
 
+def test_names_that_are_no_utf8_do_not_stop_a_report(run: Path) -> None:
+    folder = run.rename(run.with_name("caf\udce9"))  # of bytes in another encoding
+    (folder / "ended.json").write_text('{"ended": "finished", "reason": "\\ud800"}')
+    with (folder / "metrics.jsonl").open("a") as file:
+        for step in (1, 2):
+            line = {"time": 2e9, "kind": "step", "stage": "spag-9", "policy": "\ud800", "step": step, "loss": 1.0}
+            file.write(json.dumps(line) + "\n")
+    page = page_of(folder)
+    assert "caf? - SPAG run" in page.text
+    assert "Finished: ?" in page.text
+    assert page.unpacked("curve-data")[0]["name"] == "caf?"
+
+
+def test_a_report_without_room_for_its_parts_or_of_files_that_cannot_be_read_is_one_line(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        return Path("/dev/full").open("w")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tempfile.TemporaryFile", full)
+        with pytest.raises(InputError, match=r"no report can be made: .*No space left.*TMPDIR"):
+            write_report(run, run / "report.html")
+    (run / "metrics.jsonl").unlink()
+    (run / "metrics.jsonl").mkdir()
+    with pytest.raises(InputError, match=r"no report can be made: .*Is a directory"):
+        write_report(run, run / "report.html")
+    assert not (run / "report.html").exists()
+
+
 def test_scores_between_players_have_intervals(run: Path) -> None:
     games = [Game(f"word{number}", Outcome.win_of(Role.ATTACKER), 2) for number in range(6)]
     games += [Game(f"word{number}", Outcome.win_of(Role.DEFENDER), 2) for number in range(6)]
@@ -385,7 +415,11 @@ def test_scores_between_players_have_intervals(run: Path) -> None:
     assert (cell["z"], cell["text"]) == ([[0.5]], [["0.14 to 0.86"]]), "six words, not twelve games"
     few = [Match(*seats, tuple(games[:4])) for seats in (("spag-2", "imitated"), ("imitated", "spag-2"))]
     write_matches(run / "matches.json", few)
-    assert "no interval: fewer than 5 words; 0.5 is even" in page_of(run).text
+    page = page_of(run)
+    assert "no interval: fewer than 5 words; 0.5 is even" in page.text
+    (cell,) = page.unpacked("figures")["matrix"]["data"]
+    assert {text for row in cell["text"] for text in row if text is not None} == {""}
+    assert "95%" not in str(cell)
 
 
 def opened(page: Page) -> tuple[str, str, list[str]]:
@@ -520,11 +554,14 @@ def test_without_ratings_the_page_says_what_they_need(run: Path) -> None:
 
     def met(*words: str) -> str:
         games = [Game(word, end, 2) for word in words for end in (Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS)]
-        write_matches(run / "matches.json", [Match(*seats, tuple(games)) for seats in names])
+        once = Match("spag-2", "guest", (games[0],))
+        write_matches(run / "matches.json", [*(Match(*seats, tuple(games)) for seats in names), once])
         return page_of(run).text
 
     assert "No ratings: no two players of one seat have games on 5 words or more that did not all end" in met("a", "b")
-    assert "imitated+0 [-" in met(*"abcde")
+    rated = met(*"abcdef")
+    assert re.search(r"imitated[+-]\d+ \[-", rated)
+    assert "with these players: guest." in rated, "who has only defended is named, too"
 
 
 def test_evaluations_stand_by_task_and_stage_beside_the_papers_numbers(run: Path) -> None:

@@ -166,8 +166,9 @@ def test_all_files_of_weights_that_the_index_names_have_to_be_there(tmp_path: Pa
     assert not is_complete(tmp_path)
     (tmp_path / "model-2.safetensors").write_text("")
     assert is_complete(tmp_path)
-    index.write_text('{"weight_map": {"a"')
-    assert not is_complete(tmp_path)
+    for damaged in ('{"weight_map": {"a"', "[]", '{"weight_map": null}', '{"weight_map": {"a": 1}}'):
+        index.write_text(damaged)
+        assert not is_complete(tmp_path)
 
 
 def test_a_model_that_is_to_be_replaced_is_no_model_any_more(tmp_path: Path) -> None:

@@ -140,6 +140,32 @@ def test_a_pause_is_no_time_of_the_run() -> None:
     assert "11:00" in headline(view_of(lines), 87_060.0)
 
 
+def test_a_clock_behind_that_of_the_run_shows_no_negative_time() -> None:
+    view = view_of([{"time": 1000.0, "kind": "buffer", "waiting": 0, "oldest_s": 0.0}])
+    assert headline(view, 940.0).startswith("00:00 | ")
+
+
+def test_a_time_that_was_not_written_ends_no_curve() -> None:
+    sync = {"kind": "sync", "policy": "policy"}
+    times = enumerate((1.0, None, 2.0), start=1)
+    lines = [sync | {"time": 100.0 + version, "version": version, "seconds": seconds} for version, seconds in times]
+    assert "v3 in 2.00 s" in shown(view_of(lines))
+
+
+def test_a_step_that_was_not_finite_shows_no_number_of_an_earlier_one() -> None:
+    step = {"kind": "step", "stage": "spag-1", "policy": "policy", "learning_rate": 1e-5, "entropy": 1.0}
+    lines = [
+        step | {"time": 100.0, "step": 1, "loss": 0.5, "gradient_norm": 2.0},
+        step | {"time": 101.0, "step": 2, "loss": None, "gradient_norm": None, "skipped": True},
+    ]
+    assert "step 1, learning rate 1.00e-05, gradient 2\n" in shown(view_of(lines[:1]))
+    view = view_of(lines)
+    assert "step 2, skipped, learning rate 1.00e-05, gradient -\n" in shown(view)
+    (loss,) = (line for line in shown(view).splitlines() if line.startswith("  loss"))
+    assert loss.split()[:2] == ["loss", "-"]
+    assert "loss -" in headline(view, 102.0)
+
+
 def test_a_stream_of_two_policies_shows_staleness_both_learners_and_restarts() -> None:
     config = {"policies": "separate", "schedule": "stream", "stream": {"games_per_version": 32, "max_lag": 2}}
     view = view_of(streaming(), parse_config({**config, "self_play": {"games_per_round": 64, "rounds": 2}}))

@@ -16,6 +16,7 @@ from benchmarks.learner_games import games_of, without_listening
 from benchmarks.learner_steps import gaps
 from benchmarks.learner_ways import GAMES_PER_STEP, Timing, padded_batches
 from benchmarks.machine import LOOKS_ONLY, ROOM_GIB, Card, Place, add_arguments, place_of
+from benchmarks.stream_restart import whole_versions
 from benchmarks.weight_sync import together, why_not
 from benchmarks.workers import Worker, forked
 from learners.utilization import StepCost
@@ -206,3 +207,7 @@ def test_puzzles_are_tasks_that_the_harness_reads(tmp_path: Path) -> None:
     assert exact.doc_to_target(doc) == "7"
     assert exact.process_results(doc, ["7"])["exact_match"] == 1
     assert exact.process_results(doc, ["8"])["exact_match"] == 0
+
+
+def test_rates_are_of_the_games_that_were_played_which_make_whole_versions() -> None:
+    assert [whole_versions(games) for games in (1, 1000, 1999, 100_000)] == [1000, 1000, 1000, 100_000]

@@ -108,5 +108,10 @@ def test_a_table_of_few_games_says_where_none_are_without_a_breach() -> None:
 
     met = [match("a", "b", Outcome.ATTACKER_BREACH), match("b", "a", Outcome.ATTACKER_WINS)]
     both, without_breaches, *_ = proof.score_cells([met], "a", "b")
-    assert both.startswith("0.00 [")
+    assert both == "0.00"
     assert without_breaches == "none"
+
+
+def test_a_stage_that_has_not_played_itself_has_no_shares() -> None:
+    *_, row = proof.outcome_lines([[]], ["base"])
+    assert row == "| base | 0 | none | none | none | none |"
