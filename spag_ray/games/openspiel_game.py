@@ -196,6 +196,8 @@ class _Table:
         self.max_turns, self._num_states = 0, 0
         self._lock, self._solved = threading.Lock(), None
         found = dict(self._draws(game.new_initial_state(), "", 1.0, (0, 0)))
+        if not found:
+            raise InputError("it has no end")
         whole = {key: share for key, share in found.items() if not any(each.startswith(f"{key}-") for each in found)}
         if max(whole.values()) - min(whole.values()) > 1e-9:
             raise InputError("its chance events are not all equally likely")
