@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -25,6 +26,10 @@ def _is_flag(value: Any) -> bool:
     return isinstance(value, bool)
 
 
+def _is_mark(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
 def _is_none_or(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or is_right(value)
 
@@ -39,10 +44,13 @@ _PARTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "prompt_style": (lambda value: value in (None, *STYLES), f"it is one of {', '.join(STYLES)}"),
     "rule_set": (lambda value: isinstance(value, str | None), "it is the name of its rules"),
     "thought_marks": (
-        _is_none_or(lambda value: _is_pair(value) and all(isinstance(mark, str) and mark for mark in value)),
-        "give what begins a thought and what ends it, or None",
+        _is_none_or(lambda value: _is_pair(value) and all(map(_is_mark, value)) and not value[0][0].isspace()),
+        "give what begins a thought and what ends it, or None; a reply begins with no white space",
     ),
-    "guesser": (lambda value: value in (0, 1), "it is the number of the seat that guesses, 0 or 1"),
+    "guesser": (
+        lambda value: type(value) is int and value in (0, 1),
+        "it is the number of the seat that guesses, 0 or 1",
+    ),
     "claim": (
         lambda value: isinstance(value, str) and value.count("{word}") == 1,
         "it needs one {word}, where the fact is named",
@@ -98,7 +106,7 @@ def scenarios_fault(every: Sequence[Any]) -> str | None:
     if not every or not all(isinstance(each, str) and each for each in every):
         return "its scenarios have to be texts, at least one"
     if len(set(every)) < len(every):
-        twice = next(each for place, each in enumerate(every) if each in every[:place])
+        twice, _ = Counter(every).most_common(1)[0]
         return f"the scenario {twice!r} is there twice; give each once"
     return None
 
