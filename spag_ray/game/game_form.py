@@ -6,13 +6,16 @@ split_scenarios(["red", "green", "blue"], seed=0, num_held_out=1)  (["blue", "re
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from spag_ray.errors import ConfigError, InputError
+from spag_ray.errors import ConfigError, InputError, SpagError
 from spag_ray.game.protocol import MAX_PAYOFF, Game, History, PaidByEnd, Ruling, seat_of, seat_to_move, seats_of, tie
 from spag_ray.game.rules import MAX_END_REASON, EndReason, Outcome, Role, Verdict
 from spag_ray.game.turn import one_line
@@ -146,15 +149,15 @@ def verdict_of(game: Game, history: History, scenario: str) -> Verdict | None:
     A game that has ended for lack of turns (`has_turns_left`) is tied, with payoffs of 0. Raises InputError for a
     ruling with a fault.
     """
-    found = game.rule(history, scenario)
+    with asking(game, "rule", history, scenario):
+        found = game.rule(history, scenario)
     if found is None:
         if has_turns_left(game, history, scenario):
             return None
         found = tie(EndReason.UNDECIDED, reason=f"no turn of the {len(history)} read decided the game")
     mover = seat_to_move(game, history[:-1], scenario)
     if fault := next(ruling_faults(found, history, mover, isinstance(game, PaidByEnd)), None):
-        where = f"scenario {scenario!r:.100}, history {list(history)!r:.200}"
-        raise InputError(f"{type(game).__name__}.rule: {fault[1]} ({where}); mend the game (docs/games.md)")
+        raise _wrong(game, "rule", fault[1], f"scenario {scenario!r:.100}, history {list(history)!r:.200}")
     is_tie = found.outcome is Outcome.TIED
     return Verdict(
         outcome=found.outcome,
@@ -165,6 +168,25 @@ def verdict_of(game: Game, history: History, scenario: str) -> Verdict | None:
         span=None if is_tie else found.span or (0, len(history[-1])),
         payoffs=found.payoffs,
     )
+
+
+@contextlib.contextmanager
+def asking(game: object, method: str, history: History, scenario: str) -> Iterator[None]:
+    """Around a call of a game's method while it is played: what it raises becomes an InputError, with what was asked,
+    so that the author of the game can ask it again."""
+    try:
+        yield
+    except SpagError:
+        raise
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(place.filename).name}, line {place.lineno}; scenario {scenario!r:.100}"
+        raised = f"it raises {type(error).__name__}: {error!s:.200}"
+        raise _wrong(game, method, raised, f"{where}, history {list(history)!r:.200}") from error
+
+
+def _wrong(game: object, method: str, fault: str, where: str) -> InputError:
+    return InputError(f"{type(game).__name__}.{method}: {fault} ({where}); mend the game (docs/games.md)")
 
 
 def has_turns_left(game: Game, history: History, scenario: str) -> bool:
