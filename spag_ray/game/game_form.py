@@ -25,10 +25,6 @@ _NEEDED = ("seats", "max_turns", "is_exhaustive", "scenarios", "messages", "rule
 _CLAIMS = ("guesser", "claim", "claims_from", "fact")  # mean something together (Guessing)
 
 
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
 def _is_mark(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
@@ -37,7 +33,8 @@ def _is_none_or(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or is_right(value)
 
 
-_FLAG, _METHOD = (_is_flag, "set it to True or False"), (callable, "it has to be a method")
+_FLAG = (lambda value: isinstance(value, bool), "set it to True or False")
+_METHOD = (callable, "it has to be a method")
 _METHOD_OR_NONE = (_is_none_or(callable), "it has to be a method")
 # {part of a game: (whether its value is right, what it has to be)}; the seats' names have messages of their own.
 _PARTS: dict[str, tuple[Callable[[Any], bool], str]] = {

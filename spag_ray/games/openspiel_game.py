@@ -19,7 +19,7 @@ from typing import Any
 
 from spag_ray.errors import ConfigError, InputError, extra, meant
 from spag_ray.game.game_tree import MOST_NODES, TreeSolved
-from spag_ray.game.protocol import MAX_PAYOFF, History, Message, Ruling, breach, tie, win
+from spag_ray.game.protocol import MAX_PAYOFF, History, Message, Ruling, breach, tie, win, zero_sum
 
 NO_CHANCE = "start"  # the scenario of a game without chance
 NUM_STATES = 4096  # what is remembered of positions
@@ -146,8 +146,7 @@ class OpenSpielGame(TreeSolved):
         state = self._at(before, scenario)
         mover = int(state.current_player())
         if said not in _actions(state):
-            forfeit = self._table.most / self.unit
-            payoffs = (-forfeit, forfeit) if mover == 0 else (forfeit, -forfeit)
+            payoffs = zero_sum(1 - mover, self._table.most / self.unit)
             return breach(mover, "illegal move", payoffs, reason=f"{_listed(list(_actions(state)))} was expected")
         state = self._at(history, scenario)
         if not state.is_terminal():
