@@ -25,7 +25,7 @@ from actors.pool import EnginePool, Member
 from spag_ray.config.objective import Heard
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import EngineError, ModelError
-from spag_ray.game.game_form import out_of_room, verdict_of
+from spag_ray.game.game_form import asking, out_of_room, verdict_of
 from spag_ray.game.protocol import SEATS, TABOO, Game, Guessing, guesser_of, seat_to_move
 from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Role, Verdict
@@ -207,7 +207,9 @@ async def answer(
 
 def role_to_move(turns: Sequence[Turn], task: GameTask, rules: Rules) -> Role:
     """The seat of the next turn in a game that is not over."""
-    return SEATS[seat_to_move(rules.game, [turn.text for turn in turns], task.scenario)]
+    texts = [turn.text for turn in turns]
+    with asking(rules.game, "to_move", texts, task.scenario):
+        return SEATS[seat_to_move(rules.game, texts, task.scenario)]
 
 
 async def play_all(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from actors.policy import Completion, GameView, Pairs, Request, Score
 from spag_ray.errors import EngineError
+from spag_ray.game.game_form import asking
 from spag_ray.game.protocol import Game, HasStrategies, Scripted, seat_of
 
 
@@ -42,7 +43,8 @@ class ScriptedPolicy:
     def reply(self, view: GameView, request_id: str = "") -> str:
         """Its reply, a function of the game, the request's id and the seed."""
         rng = random.Random(f"{self._seed}/{request_id}/{len(view.history)}")
-        return self._game.scripted(seat_of(view.role), list(view.history), view.scenario, rng)
+        with asking(self._game, "scripted", view.history, view.scenario):
+            return self._game.scripted(seat_of(view.role), list(view.history), view.scenario, rng)
 
     async def score(self, sequences: Pairs, temperature: float = 1.0, adapter: str | None = None) -> list[Score]:
         raise EngineError("a scripted policy has no probabilities to score with")

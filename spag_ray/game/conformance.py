@@ -15,11 +15,12 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from hashlib import blake2b
+from typing import Any, NamedTuple
 
 from spag_ray.errors import InputError
 from spag_ray.game.game_form import form_fault, ruling_faults, scenarios_fault, split_faults
-from spag_ray.game.protocol import Hides, Message, Ordered, PaidByEnd, Ruling, Scripted
+from spag_ray.game.protocol import Guessing, Hides, Message, Ordered, PaidByEnd, Ruling, Scripted
 from spag_ray.game.renderer import checked_messages
 from spag_ray.game.rules import Outcome
 from spag_ray.game.turn import one_line
@@ -34,6 +35,7 @@ HOSTILE = (
     "-1e999 nan",
     "{0} %s \\1",
 )
+MOST_TURNS = 200  # of a game: its time and memory grow with their square
 _SCRIPTED_SHARES = (1.0, 0.7, 0.0)  # of the replies of a game; the others are random texts
 
 
@@ -57,7 +59,7 @@ def examine(game_class: Callable[[], Any], num_games: int = 200, seed: int = 0) 
     """Plays a game, and asks every question again.
 
     `game_class` is a class, or anything else that makes a game without arguments. Games are played by the scripted
-    seats, if the game has them, mixed with random and hostile texts; `seed` fixes them.
+    seats, if the game has them, mixed with random and hostile texts, up to MOST_TURNS; `seed` fixes them.
 
     What a seat must not know is known to the author only: without a method `hidden` (Hides in protocol.py) nothing is
     assumed about scenarios, and no leak is found. With it, a leak in other words than those of `hidden` is not found.
@@ -124,15 +126,29 @@ class _Question:
             return game.scripted(self.seat, history, self.scenario, random.Random(self.draw))
         if self.method in ("rule", "to_move"):
             return getattr(game, self.method)(history, self.scenario)
+        if self.method == "fact":
+            return game.fact(self.scenario)
         found = game.scenarios() if self.method == "scenarios" else game.hidden(self.seat, self.scenario)
         return found if isinstance(found, str) else list(found)
 
     def __str__(self) -> str:
         if self.method == "scenarios":
             return ""
-        seat = "" if self.method in ("rule", "to_move") else f"seat {self.seat}, "
-        history = "" if self.method == "hidden" else f", history {_shown(self.history)}"
+        seat = "" if self.method in ("rule", "to_move", "fact") else f"seat {self.seat}, "
+        history = "" if self.method in ("hidden", "fact") else f", history {_shown(self.history)}"
         return f" ({seat}scenario {_cut(repr(self.scenario))}{history})"
+
+
+class _Noted(NamedTuple):
+    """An answer as it is kept, because a check has many thousands and some are long: its repr, cut, and a digest."""
+
+    shown: str
+    digest: bytes
+
+    @classmethod
+    def of(cls, answer: Any) -> _Noted:
+        text = repr(answer)
+        return cls(_cut(text), blake2b(text.encode("utf-8", "surrogatepass")).digest())
 
 
 class _Players:
@@ -140,7 +156,7 @@ class _Players:
 
     def __init__(self, make: Callable[[], Any], game: Any, found: dict[str, str]) -> None:
         self._make, self._game, self._found = make, game, found
-        self.answers: dict[_Question, str] = {}  # to every question so far
+        self.answers: dict[_Question, _Noted] = {}  # to every question so far
         self._hides = dict.fromkeys((0, 1), "")  # an example of what is hidden from that seat alone
         self._is_read = dict.fromkeys((0, 1), False)  # whether the other seat read any of it
         self._orders: list[tuple[tuple[int, ...], bool]] = []  # (seats in order, whether ruled), but for breaches
@@ -148,7 +164,8 @@ class _Players:
     def ask(self, question: _Question) -> Any:
         """The answer. Raises _BrokenError where there is none."""
         answer = self._answer(self._game, question)
-        self._compare(question, self.answers.setdefault(question, repr(answer)), repr(answer), "in another game")
+        noted = _Noted.of(answer)
+        self._compare(question, self.answers.setdefault(question, noted), noted, "in another game")
         return answer
 
     def play(self, scenario: str, scripted_share: float, rng: random.Random) -> None:
@@ -158,6 +175,7 @@ class _Players:
         movers: tuple[int, ...] = ()
         ruling: Ruling | None = None
         try:
+            self._look_at_fact(scenario)
             while ruling is None and (seat := self._next_seat(history, movers, scenario)) is not None:
                 messages = self._read(seat, history, scenario)
                 # With a line as the seat reads those of the other seat.
@@ -170,6 +188,8 @@ class _Players:
                 )
                 movers += (seat,)
                 ruling = self._rule(seat, history, scenario)
+                if len(history) == MOST_TURNS:
+                    break
             if ruling is None or ruling.outcome.breaker is None:
                 self._orders.append((movers, ruling is not None))
         except _BrokenError:
@@ -232,17 +252,17 @@ class _Players:
     def _ask_again(self, game: Any, questions: Sequence[_Question], when: str) -> None:
         for question in questions:
             try:
-                again = repr(self._answer(game, question))
+                again = _Noted.of(self._answer(game, question))
             except _BrokenError:
                 continue
             self._compare(question, self.answers[question], again, when)
 
-    def _compare(self, question: _Question, told: str, again: str, when: str) -> None:
+    def _compare(self, question: _Question, told: _Noted, again: _Noted, when: str) -> None:
         if told != again:
             self._found.setdefault(
                 f"{question.method} varies",
-                f"{question.method} gives another answer when it is asked again {when}: first {_cut(told)}, then "
-                f"{_cut(again)}{question}",
+                f"{question.method} gives another answer when it is asked again {when}: first {told.shown}, then "
+                f"{again.shown}{question}",
             )
 
     def _next_seat(self, history: tuple[str, ...], movers: tuple[int, ...], scenario: str) -> int | None:
@@ -278,6 +298,12 @@ class _Players:
                 self._found.setdefault(f"leak {seat}", f"seat {seat} reads {text!r}, which is hidden from it{state}")
         if any(_says(heard, text) for text in from_other if text not in from_it):
             self._is_read[1 - seat] = True
+
+    def _look_at_fact(self, scenario: str) -> None:
+        if isinstance(self._game, Guessing):
+            question = _Question("fact", scenario)
+            if not isinstance(fact := self.ask(question), str) or not fact.strip():
+                self._found.setdefault("fact form", f"fact returns {_cut(repr(fact))}; return a text{question}")
 
     def _hidden(self, seat: int, scenario: str) -> list[str]:
         texts = self.ask(_Question("hidden", scenario, (), seat))

@@ -6,12 +6,16 @@ split_scenarios(["red", "green", "blue"], seed=0, num_held_out=1)  (["blue", "re
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
+import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from spag_ray.errors import ConfigError, InputError
+from spag_ray.errors import ConfigError, InputError, SpagError
 from spag_ray.game.protocol import MAX_PAYOFF, Game, History, PaidByEnd, Ruling, seat_of, seat_to_move, seats_of, tie
 from spag_ray.game.rules import MAX_END_REASON, EndReason, Outcome, Role, Verdict
 from spag_ray.game.turn import one_line
@@ -21,15 +25,16 @@ _NEEDED = ("seats", "max_turns", "is_exhaustive", "scenarios", "messages", "rule
 _CLAIMS = ("guesser", "claim", "claims_from", "fact")  # mean something together (Guessing)
 
 
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
+def _is_mark(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
 
 
 def _is_none_or(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or is_right(value)
 
 
-_FLAG, _METHOD = (_is_flag, "set it to True or False"), (callable, "it has to be a method")
+_FLAG = (lambda value: isinstance(value, bool), "set it to True or False")
+_METHOD = (callable, "it has to be a method")
 _METHOD_OR_NONE = (_is_none_or(callable), "it has to be a method")
 # {part of a game: (whether its value is right, what it has to be)}; the seats' names have messages of their own.
 _PARTS: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -39,10 +44,13 @@ _PARTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "prompt_style": (lambda value: value in (None, *STYLES), f"it is one of {', '.join(STYLES)}"),
     "rule_set": (lambda value: isinstance(value, str | None), "it is the name of its rules"),
     "thought_marks": (
-        _is_none_or(lambda value: _is_pair(value) and all(isinstance(mark, str) and mark for mark in value)),
-        "give what begins a thought and what ends it, or None",
+        _is_none_or(lambda value: _is_pair(value) and all(map(_is_mark, value)) and not value[0][0].isspace()),
+        "give what begins a thought and what ends it, or None; a reply begins with no white space",
     ),
-    "guesser": (lambda value: value in (0, 1), "it is the number of the seat that guesses, 0 or 1"),
+    "guesser": (
+        lambda value: type(value) is int and value in (0, 1),
+        "it is the number of the seat that guesses, 0 or 1",
+    ),
     "claim": (
         lambda value: isinstance(value, str) and value.count("{word}") == 1,
         "it needs one {word}, where the fact is named",
@@ -98,7 +106,7 @@ def scenarios_fault(every: Sequence[Any]) -> str | None:
     if not every or not all(isinstance(each, str) and each for each in every):
         return "its scenarios have to be texts, at least one"
     if len(set(every)) < len(every):
-        twice = next(each for place, each in enumerate(every) if each in every[:place])
+        twice, _ = Counter(every).most_common(1)[0]
         return f"the scenario {twice!r} is there twice; give each once"
     return None
 
@@ -138,15 +146,15 @@ def verdict_of(game: Game, history: History, scenario: str) -> Verdict | None:
     A game that has ended for lack of turns (`has_turns_left`) is tied, with payoffs of 0. Raises InputError for a
     ruling with a fault.
     """
-    found = game.rule(history, scenario)
+    with asking(game, "rule", history, scenario):
+        found = game.rule(history, scenario)
     if found is None:
         if has_turns_left(game, history, scenario):
             return None
         found = tie(EndReason.UNDECIDED, reason=f"no turn of the {len(history)} read decided the game")
     mover = seat_to_move(game, history[:-1], scenario)
     if fault := next(ruling_faults(found, history, mover, isinstance(game, PaidByEnd)), None):
-        where = f"scenario {scenario!r:.100}, history {list(history)!r:.200}"
-        raise InputError(f"{type(game).__name__}.rule: {fault[1]} ({where}); mend the game (docs/games.md)")
+        raise _wrong(game, "rule", fault[1], f"scenario {scenario!r:.100}, history {list(history)!r:.200}")
     is_tie = found.outcome is Outcome.TIED
     return Verdict(
         outcome=found.outcome,
@@ -157,6 +165,25 @@ def verdict_of(game: Game, history: History, scenario: str) -> Verdict | None:
         span=None if is_tie else found.span or (0, len(history[-1])),
         payoffs=found.payoffs,
     )
+
+
+@contextlib.contextmanager
+def asking(game: object, method: str, history: History, scenario: str) -> Iterator[None]:
+    """Around a call of a game's method while it is played: what it raises becomes an InputError, with what was asked,
+    so that the author of the game can ask it again."""
+    try:
+        yield
+    except SpagError:
+        raise
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(place.filename).name}, line {place.lineno}; scenario {scenario!r:.100}"
+        raised = f"it raises {type(error).__name__}: {error!s:.200}"
+        raise _wrong(game, method, raised, f"{where}, history {list(history)!r:.200}") from error
+
+
+def _wrong(game: object, method: str, fault: str, where: str) -> InputError:
+    return InputError(f"{type(game).__name__}.{method}: {fault} ({where}); mend the game (docs/games.md)")
 
 
 def has_turns_left(game: Game, history: History, scenario: str) -> bool:

@@ -150,6 +150,11 @@ class GameTree:
             )
         seat = seat_to_move(self._game, history, scenario)
         decision = Decision(history, scenario, tuple(self._game.legal(history, scenario)))
+        if not decision.replies or len({*decision.replies}) < len(decision.replies):
+            raise InputError(
+                f"{type(self._game).__name__}.legal returns {list(decision.replies)!r:.100} after {list(history)} "
+                f"({scenario}); give every reply once, at least one"
+            )
         read = self._game.messages(seat, history, scenario)
         key = (seat, *(each["content"] for each in read))
         place = found.setdefault(key, _Place(decision, seat, own[seat]))

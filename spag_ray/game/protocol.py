@@ -43,6 +43,11 @@ class Ruling:
     payoffs: tuple[float | None, float | None] | None = None
 
 
+def zero_sum(seat: int, amount: float = 1.0) -> tuple[float, float]:
+    """Payoffs: `amount` for the seat, taken from the other one."""
+    return (amount, -amount) if seat == 0 else (-amount, amount)
+
+
 def win(
     seat: int,
     end_reason: str = "won",
@@ -55,8 +60,7 @@ def win(
     >>> win(1).payoffs
     (-1.0, 1.0)
     """
-    own = payoffs or ((1.0, -1.0) if seat == 0 else (-1.0, 1.0))
-    return Ruling(Outcome.win_of(SEATS[seat]), end_reason, reason or end_reason, span, own)
+    return Ruling(Outcome.win_of(SEATS[seat]), end_reason, reason or end_reason, span, payoffs or zero_sum(seat))
 
 
 def breach(

@@ -19,6 +19,7 @@ from functools import cached_property
 from cachetools import LRUCache
 
 from spag_ray.errors import ConfigError, InputError, ModelError
+from spag_ray.game.game_form import asking
 from spag_ray.game.protocol import Game, Guessing, Message, marks_of, seat_of, seat_to_move, seats_of
 from spag_ray.game.rules import Role
 from spag_ray.game.turn import Turn, after_thought, without_thought
@@ -133,7 +134,8 @@ class Renderer:
         """What a seat reads before its next turn."""
         seat, texts = seat_of(role), [self._heard(turn.text) for turn in turns]
         assert seat_to_move(self.game, texts, scenario) == seat, "it is the other player's turn"
-        messages = list(self.game.messages(seat, texts, scenario))
+        with asking(self.game, "messages", texts, scenario):
+            messages = list(self.game.messages(seat, texts, scenario))
         own = next((place for place in range(len(turns) - 1, -1, -1) if turns[place].role is role), None)
         if own is not None and len(messages) > 1:
             before = self.game.messages(seat, texts[:own], scenario)

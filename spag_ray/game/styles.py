@@ -170,6 +170,8 @@ class LinesRenderer(Renderer):
 
     def __init__(self, game: Game, tokenizer: Tokenizer) -> None:
         super().__init__(game, tokenizer)
+        if self._marks is not None:  # as they are in a line
+            self._marks = one_line(self._marks[0]), one_line(self._marks[1])
         self._starts = [game.line_start(seat) for seat in (0, 1)] if isinstance(game, SpeaksInLines) else ["", ""]
         self.lead = " " if all(self._starts) else ""
         self._line_ends = line_ends(tokenizer)

@@ -22,7 +22,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from spag_ray.game.game_tree import Policy, TreeSolved, renormalised
-from spag_ray.game.protocol import Decision, History, Message, Ruling, breach, win
+from spag_ray.game.protocol import Decision, History, Message, Ruling, breach, win, zero_sum
 
 CARDS = "JQK"
 NAMES = {"J": "Jack", "Q": "Queen", "K": "King"}
@@ -65,8 +65,8 @@ class KuhnPoker(TreeSolved):
         seat = (len(history) - 1) % 2
         *before, said = history
         if said not in legal_actions(before):
-            payoffs = (-FORFEIT, FORFEIT) if seat == 0 else (FORFEIT, -FORFEIT)
-            return breach(seat, "illegal action", payoffs, reason=f"{' or '.join(legal_actions(before))} was expected")
+            reason = f"{' or '.join(legal_actions(before))} was expected"
+            return breach(seat, "illegal action", zero_sum(1 - seat, FORFEIT), reason=reason)
         if said == "bet" or (said == "check" and not before):
             return None
         if said == "fold":
@@ -74,8 +74,8 @@ class KuhnPoker(TreeSolved):
         else:
             winner, stake = int(CARDS.index(scenario[1]) > CARDS.index(scenario[0])), 1.0 + (said == "call")
             end = "showdown after a call" if said == "call" else "showdown after checks"
-        payoffs = (stake, -stake) if winner == 0 else (-stake, stake)
-        return win(winner, end, payoffs, reason=f"{end}, {NAMES[scenario[0]]} against {NAMES[scenario[1]]}")
+        reason = f"{end}, {NAMES[scenario[0]]} against {NAMES[scenario[1]]}"
+        return win(winner, end, zero_sum(winner, stake), reason=reason)
 
     def hidden(self, seat: int, scenario: str) -> Sequence[str]:
         return [_dealt(scenario[1 - seat])]

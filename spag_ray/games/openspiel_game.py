@@ -19,7 +19,7 @@ from typing import Any
 
 from spag_ray.errors import ConfigError, InputError, extra, meant
 from spag_ray.game.game_tree import MOST_NODES, TreeSolved
-from spag_ray.game.protocol import MAX_PAYOFF, History, Message, Ruling, breach, tie, win
+from spag_ray.game.protocol import MAX_PAYOFF, History, Message, Ruling, breach, tie, win, zero_sum
 
 NO_CHANCE = "start"  # the scenario of a game without chance
 NUM_STATES = 4096  # what is remembered of positions
@@ -146,8 +146,7 @@ class OpenSpielGame(TreeSolved):
         state = self._at(before, scenario)
         mover = int(state.current_player())
         if said not in _actions(state):
-            forfeit = self._table.most / self.unit
-            payoffs = (-forfeit, forfeit) if mover == 0 else (forfeit, -forfeit)
+            payoffs = zero_sum(1 - mover, self._table.most / self.unit)
             return breach(mover, "illegal move", payoffs, reason=f"{_listed(list(_actions(state)))} was expected")
         state = self._at(history, scenario)
         if not state.is_terminal():
@@ -196,6 +195,8 @@ class _Table:
         self.max_turns, self._num_states = 0, 0
         self._lock, self._solved = threading.Lock(), None
         found = dict(self._draws(game.new_initial_state(), "", 1.0, (0, 0)))
+        if not found:
+            raise InputError("it has no end")
         whole = {key: share for key, share in found.items() if not any(each.startswith(f"{key}-") for each in found)}
         if max(whole.values()) - min(whole.values()) > 1e-9:
             raise InputError("its chance events are not all equally likely")

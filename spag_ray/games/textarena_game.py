@@ -29,7 +29,7 @@ from typing import Any, NoReturn, TypeAlias
 from cachetools import FIFOCache, LRUCache
 
 from spag_ray.errors import ConfigError, InputError, meant
-from spag_ray.game.protocol import History, Message, Ruling, breach, tie, win
+from spag_ray.game.protocol import History, Message, Ruling, breach, tie, win, zero_sum
 from spag_ray.game.rules import MAX_END_REASON
 
 REMEDY = "pip install --no-deps -r requirements/textarena.txt, or the extra `textarena`"
@@ -314,14 +314,16 @@ class Table:
             except ConfigError as error:
                 raise InputError(f"textarena:{self.env_id}: {error}") from error
             except Exception as error:  # hostile texts, such as numbers with more digits than int() reads
-                self.end = End(_lost_by(mover), f"the environment raised {type(error).__name__}", mover, is_error=True)
+                self.end = End(
+                    zero_sum(1 - mover), f"the environment raised {type(error).__name__}", mover, is_error=True
+                )
                 return
             self.player = int(self._state.current_player_id)
             if is_done:
                 self.end = self._ended(mover)
             elif self._state.game_info[mover].get("invalid_move"):
                 # One for more than two players drops the player and plays on with the rest, here a single one.
-                self.end = End(_lost_by(mover), "the environment does not accept the move", mover)
+                self.end = End(zero_sum(1 - mover), "the environment does not accept the move", mover)
             self._read()
 
     def _read(self) -> None:
@@ -354,10 +356,6 @@ class Table:
         finally:
             self._random = random.getstate()
             random.setstate(outer)
-
-
-def _lost_by(player: int) -> tuple[float, float]:
-    return (-1.0, 1.0) if player == 0 else (1.0, -1.0)
 
 
 def _textarena(env_id: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 import spag_ray.game
-from spag_ray.game.conformance import check
+from spag_ray.game.conformance import MOST_TURNS, check
 from spag_ray.game.protocol import History, Message, Ruling, breach, tie, win
 from spag_ray.games.kuhn import KuhnPoker
 from tests.support.ordered_games import Stairs
@@ -423,6 +423,35 @@ def test_a_rule_that_breaks_on_a_hostile_reply_is_found(reply: str) -> None:
 
     [fault] = check(spoiled(rule=rule))
     assert fault.startswith("rule raises ")
+
+
+def test_a_game_without_an_end_is_left_after_so_many_turns() -> None:
+    """Once the check of such a game never ended."""
+    played = set[int]()
+
+    def rule(self: Colours, history: History, scenario: str) -> None:
+        played.add(len(history))
+
+    assert check(spoiled(max_turns=10**9, rule=rule), num_games=1) == []
+    assert max(played) == MOST_TURNS
+
+
+NUMBERS = count()
+
+
+@pytest.mark.parametrize(
+    ("fact", "said"),
+    [
+        (lambda *_: None, "fact returns None; return a text (scenario '"),
+        (raises, "fact raises RuntimeError: no such move (scenario '"),
+        (lambda *_: str(next(NUMBERS)), "fact gives another answer when it is asked again"),
+    ],
+)
+def test_each_fault_of_a_fact_is_named(fact: Any, said: str) -> None:
+    guessing = {"guesser": 1, "claim": "It is {word}.", "claims_from": "It is"}
+    assert check(spoiled(fact=lambda self, scenario: scenario, **guessing)) == []
+    [fault] = check(spoiled(fact=fact, **guessing))
+    assert fault.startswith(said)
 
 
 def test_the_same_seed_finds_the_same_examples() -> None:

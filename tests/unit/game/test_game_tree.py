@@ -155,7 +155,25 @@ class Unpaid(Pennies):
         return breach(0) if history[-1] not in ("heads", "tails") else super().rule(history, scenario)
 
 
-@pytest.mark.parametrize(("game", "said"), [(Forgets, "but did other things"), (Unpaid, "without a payoff")])
+class Speechless(Pennies):
+    def legal(self, history: Sequence[str], scenario: str) -> Sequence[str]:
+        return ["heads", "tails"][: 2 - 2 * len(history)]
+
+
+class Twofold(Pennies):
+    def legal(self, history: Sequence[str], scenario: str) -> Sequence[str]:
+        return ["heads", "tails", "heads"]
+
+
+@pytest.mark.parametrize(
+    ("game", "said"),
+    [
+        (Forgets, "but did other things"),
+        (Unpaid, "without a payoff"),
+        (Speechless, r"Speechless\.legal returns \[\] after \['heads'\] \(coin\); give every reply once, at least one"),
+        (Twofold, r"Twofold\.legal returns \['heads', 'tails', 'heads'\] after \[\]"),
+    ],
+)
 def test_a_game_that_is_no_such_tree_is_refused(game: Any, said: str) -> None:
     with pytest.raises(InputError, match=said):
         game().decisions()

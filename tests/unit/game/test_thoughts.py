@@ -57,6 +57,18 @@ def test_nobody_reads_a_thought_again(style: str) -> None:
     assert renderer.prompt(turns, Role.ATTACKER, "river") == renderer.prompt(said, Role.ATTACKER, "river")
 
 
+@pytest.mark.parametrize("thought", ["<think>\n{thought}\n</think>", "<a>  {thought}  </a>"])
+def test_marks_of_a_thought_are_found_as_a_line_has_them(thought: str) -> None:
+    """Once the other player, and the referee, read all of such a reply."""
+    template = PromptTemplate(style="lines", wordings=WORDINGS, thought=thought, line="{speaker}: {text}")
+    renderer = taboo_renderer(template, tokenizer_of("chatml"), 4)
+    reply = thought.replace("{thought}", "Say boat, not river.") + " Boats go on it."
+    assert turn_of(renderer, [], reply).text == "Boats go on it."
+    begun = renderer.reply_ids(reply.partition(", not")[0])[:-1]
+    ended = (*begun, *renderer.end_of_thought(begun), *renderer.reply_ids("Boats go on it.")[:-1])
+    assert renderer.text_of(ended, is_ended=True) == "Boats go on it."
+
+
 @pytest.mark.parametrize(
     ("reply", "public"),
     [

@@ -174,6 +174,7 @@ def test_the_average_of_cfr_is_near_the_optimum() -> None:
         ("goofspiel(num_cards=4,points_order=descending)", "both hands are known in it"),
         ("leduc_poker(size=3)", "[Uu]nknown parameter"),
         ("kuhn_poker(", "kuhn_poker"),
+        ("goofspiel(num_cards=0,imp_info=True)", "it has no end"),
         ("leduc_poker(suit_isomorphism=True)", "not all equally likely"),
     ],
 )

@@ -229,6 +229,7 @@ CLAIMS = {"guesser": 1, "claim": "I bet on {word}.", "claims_from": "I bet on", 
         ({"max_turns": 2.5}, "max_turns is 2.5; it is the number of turns of each seat"),
         ({"prompt_style": "holdem"}, "prompt_style is 'holdem'; it is one of chat, lines, flat"),
         ({"rule_set": 3}, "rule_set is 3; it is the name of its rules"),
+        (CLAIMS | {"guesser": 1.0}, "guesser is 1.0; it is the number of the seat that guesses, 0 or 1"),
         (CLAIMS | {"guesser": 2}, "guesser is 2; it is the number of the seat that guesses, 0 or 1"),
         (CLAIMS | {"claim": "I bet."}, "claim is 'I bet.'; it needs one {word}, where the fact is named"),
         (
@@ -242,8 +243,14 @@ CLAIMS = {"guesser": 1, "claim": "I bet on {word}.", "claims_from": "I bet on", 
         ),
         (CLAIMS | {"fact": "red"}, "fact is 'red'; it has to be a method"),
         (
+            {"thought_marks": ("\n<", ">")},
+            "thought_marks is ('\\n<', '>'); give what begins a thought and what ends it, or None; a reply begins with "
+            "no white space",
+        ),
+        (
             {"thought_marks": ("<", "")},
-            "thought_marks is ('<', ''); give what begins a thought and what ends it, or None",
+            "thought_marks is ('<', ''); give what begins a thought and what ends it, or None; a reply begins with no "
+            "white space",
         ),
     ],
 )

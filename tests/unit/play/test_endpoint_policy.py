@@ -192,6 +192,16 @@ async def test_an_unreadable_answer_loses_its_turn(garbled: bytes, server: Serve
         server.garbled = b""
 
 
+@pytest.mark.parametrize("finish", ["abort", "error"])
+async def test_an_answer_that_a_server_breaks_off_loses_its_turn(finish: str, server: Server, tokenizer: Any) -> None:
+    renderer = taboo_renderer(load_template("chat"), tokenizer, 3)
+    server.is_cut("do you like", finish)
+    far = EndpointPolicy(server.endpoint, renderer.game, renderer.reply_ids)
+    with pytest.raises(EngineError, match=f"talker broke its answer off \\({finish}\\)"):
+        await far.generate([Request("r", (1,), SAMPLING, GameView(Role.ATTACKER, (), "river"))])
+    await far.close()
+
+
 THOUGHTS = {"reasoning_content": "The word is river. I should not say river, so"}
 
 

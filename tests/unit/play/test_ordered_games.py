@@ -68,6 +68,22 @@ def played(loop: Any, game: Game, scenario: str, lines: Sequence[str], style: st
     return episode
 
 
+@pytest.mark.parametrize("method", ["rule", "messages", "to_move"])
+def test_what_a_game_raises_while_it_is_played_is_told_with_what_it_was_asked(method: str, loop: Any) -> None:
+    """A trace alone does not say which reply it was."""
+
+    def raises(self: Stairs, *asked: Any) -> Any:
+        history, _ = asked[-2:]
+        if len(history) > 1:
+            raise KeyError("stop")
+        return getattr(Stairs, method)(self, *asked)
+
+    game = type("Broken", (Stairs,), {method: raises})()
+    told = rf"^Broken\.{method}: it raises KeyError: 'stop' \(test_ordered_games\.py, line \d+; scenario '0', history "
+    with pytest.raises(InputError, match=told + r"\['go', 'stop'\]\); mend the game"):
+        played(loop, game, "0", ["go", "stop", "go", "go"])
+
+
 @pytest.mark.parametrize("game", [Stairs, Pennies])
 def test_they_keep_the_promises_of_the_protocol(game: Any) -> None:
     assert check(game, 40) == []

@@ -3,12 +3,15 @@
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from vllm.outputs import CompletionOutput
 
 from actors.policy import GameView, Request, Sampling
 from actors.transformers_policy import TransformersPolicy
+from actors.vllm_policy import VllmPolicy
 from spag_ray.channels.buckets import in_shared_memory
 from spag_ray.errors import EngineError, WeightSyncError
 from spag_ray.game.rules import Role
@@ -95,6 +98,18 @@ async def test_a_context_that_is_full_before_the_reply_has_ended_is_said_to_be(m
     (answer,) = await model_policy.generate([ask("fits", short, prompt=(5,) * 509)])
     assert len(answer.token_ids) == 3
     assert answer.finish_reason == "length"
+
+
+@pytest.mark.parametrize("reason", ["abort", "error"])
+async def test_a_reply_that_vllm_breaks_off_is_no_reply(reason: str) -> None:
+    """Its core ends all of them so when it is told to end. An empty one would break the rules of a game."""
+
+    async def generate(*_: Any, **__: Any) -> Any:
+        yield SimpleNamespace(finished=True, outputs=[CompletionOutput(0, "", [], 0.0, [], finish_reason=reason)])
+
+    policy = VllmPolicy(SimpleNamespace(generate=generate), "policy-0", 0, max_model_len=512, on_cpu=True)
+    with pytest.raises(EngineError, match=f"policy-0 broke .* off: {reason}"):
+        await policy.generate([ask("in progress")])
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5, 1.5])
