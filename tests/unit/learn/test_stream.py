@@ -606,6 +606,19 @@ def test_the_log_of_leases_is_read_as_it_was_written(tmp_path: Path, monkeypatch
     assert LeaseLog(tmp_path / "none").read() == Leases()
 
 
+def test_lines_of_the_log_of_leases_that_are_torn_end_no_resume(tmp_path: Path) -> None:
+    leases = LeaseLog(tmp_path / "leases")
+    leases.begin(Leases())
+    leases.leased("arena-0", "first", [1])
+    with (tmp_path / "leases").open("ab") as file:  # a write that failed, and what a power cut leaves
+        file.write(b'{"holder": "arena-1", "requ')
+    leases.leased("arena-2", "second", [2])
+    with (tmp_path / "leases").open("ab") as file:
+        file.write(bytes(9) + b"\xff\n")
+    leases.leased("arena-3", "third", [3])
+    assert LeaseLog(tmp_path / "leases").read().out == {1: ("arena-0", "first"), 3: ("arena-3", "third")}
+
+
 def test_the_log_of_leases_is_rewritten_when_most_of_it_is_finished_and_only_then(tmp_path: Path) -> None:
     class Counting(LeaseLog):
         num_begun = 0
