@@ -240,6 +240,20 @@ def test_the_players_of_a_game_are_those_of_its_number() -> None:
     assert {task.seed for task in tasks} == {7}
 
 
+@pytest.mark.parametrize("is_restored", [False, True])
+def test_new_opponents_begin_with_a_pair_of_games_also_after_a_restart(is_restored: bool) -> None:
+    stream, log = stream_of(games_per_version=8), []
+    for task in stream.lease("arena", 3)[:2]:
+        finish(stream, task)
+        log.append(encode(played(task)))
+    if is_restored:
+        again = stream_of(games_per_version=8)
+        again.restore(json.loads(json.dumps(stream.cursor())), records(log), stream.leases())
+        stream = again
+    stream.meet(lambda number: ("attacker", f"new {number}"))
+    assert [task.defender for task in stream.lease("arena", 2)] == ["defender", "new 4"], "2 and 3 are a pair"
+
+
 def test_every_word_is_played_equally_often_also_when_arenas_die() -> None:
     stream = stream_of(games_per_version=5, max_lag=3)
     words: Counter[str] = Counter()
