@@ -13,7 +13,7 @@ On a GPU the same mask is a FlexAttention block mask, which skips empty blocks b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -63,6 +63,13 @@ def plan_attention(parents: Tensor, subtree_ends: Tensor, device: torch.device, 
     if device.type == "cpu":
         return TreeAttention(query_blocks=query_blocks(parents, subtree_ends, dtype))
     return TreeAttention(block_mask=flex_block_mask(subtree_ends.to(device)))
+
+
+def plan_of_no_values() -> TreeAttention:
+    """The plan of a root and its two children for a model without weights, on torch's meta device."""
+    plan = query_blocks(torch.tensor([-1, 0, 0]), torch.tensor([3, 2, 3]), torch.bfloat16)
+    masks = tuple(mask.to("meta") for mask in plan.masks)
+    return TreeAttention(query_blocks=replace(plan, keys=plan.keys.to("meta"), masks=masks))
 
 
 def query_blocks(
@@ -124,11 +131,16 @@ def tree_attention_forward(
     """The attention function that transformers calls in every layer.
 
     query [1, heads, T, d], key and value [1, key heads, T, d] -> [1, T, heads, d].
+
+    Raises LearnerError for a model that asks for more than a tree's attention computes (packing.check_packable).
     """
-    assert tree_attention is not None, "the model's forward needs tree_attention"
+    if tree_attention is None:
+        raise LearnerError("its forward keeps the tree's plan from its attention")
+    if attention_mask is not None:
+        raise LearnerError("it computes attention masks of its own")
+    if softcap is not None or s_aux is not None:
+        raise LearnerError("its attention scores are capped or share a sink, which the tree attention does not compute")
     assert not dropout, "packing.check_packable refuses such models"
-    assert softcap is None, "packing.check_packable refuses such models"
-    assert s_aux is None, "packing.check_packable refuses such models"
     groups = query.shape[1] // key.shape[1]
     if tree_attention.query_blocks is None:
         # Inside a compiled layer (engine.compile_layers) it is compiled with the layer.

@@ -164,12 +164,12 @@ class TrainingEngine:
     def load(self, folder: str) -> dict[str, Any]:
         """The inverse of `save`; returns `extra`. The files are pickles, so only load files of the run's own folder.
 
-        Raises LearnerError when they are missing, or written by a group of another shape.
+        Raises LearnerError when they are missing or damaged, or written by a group of another shape.
         """
         try:
             with plain_path(folder) as plain:
                 path, extra = self._engine.load_checkpoint(plain, tag=_TAG)
-        except (OSError, RuntimeError, AssertionError, KeyError, ValueError) as error:
+        except Exception as error:  # the bytes of a damaged pickle may raise anything
             raise LearnerError(f"{folder}: DeepSpeed cannot resume from this checkpoint: {error}") from error
         if path is None:
             raise LearnerError(f"{folder}: no DeepSpeed checkpoint in it")

@@ -19,6 +19,7 @@ of the samples one at a time (a test checks it to 1e-9).
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +31,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
+from transformers.initialization import no_init_weights
 
+from learners.attention import TREE, plan_of_no_values
 from spag_ray.errors import LearnerError
 from spag_ray.training_data.samples import Sample
 
@@ -277,7 +280,24 @@ def _unpackable_trait(config: PreTrainedConfig, max_tokens: int) -> str | None:
     window = getattr(config, "sliding_window", None)
     if window and window < max_tokens:
         return f"its sliding window of {window} tokens is below max_tokens_per_microbatch ({max_tokens})"
-    return _length_dependent_rotation(config, max_tokens)
+    return _length_dependent_rotation(config, max_tokens) or _unfit_attention(model_class, config)
+
+
+def _unfit_attention(model_class: Any, config: PreTrainedConfig) -> str | None:
+    """What the attention over a tree says of a forward pass of this model without weights. None also where there can be
+    no such pass, because the model looks at values."""
+    three, two = (torch.zeros(1, num_tokens, dtype=torch.int64, device="meta") for num_tokens in (3, 2))
+    plan = plan_of_no_values()
+    try:
+        with torch.device("meta"), no_init_weights():
+            model = model_class._from_config(copy.deepcopy(config), attn_implementation=TREE, dtype=torch.bfloat16)
+        with torch.no_grad():
+            model.eval()(input_ids=three, position_ids=three, tree_attention=plan, logits_to_keep=two[0])
+    except LearnerError as error:
+        return str(error)
+    except Exception:  # whatever a family's code raises on the meta device
+        return None
+    return None
 
 
 def _length_dependent_rotation(config: PreTrainedConfig, max_tokens: int) -> str | None:

@@ -60,7 +60,11 @@ class StageStart:
             raise RunFolderError(f"{file}: the weights of the stage's start could not be written: {error}") from error
 
     def load(self, file: Path) -> None:
-        self._held = load_file(file)
+        """Raises RunFolderError for a damaged file."""
+        try:
+            self._held = load_file(file)
+        except (OSError, SafetensorError) as error:
+            raise RunFolderError(f"{file}: the weights of the stage's start cannot be read: {error}") from error
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:

@@ -54,12 +54,16 @@ class LeaseLog:
             self.begin(self._leases)
 
     def read(self) -> Leases:
-        """The games that were under way. A torn last line is ignored: its request was never answered."""
+        """The games that were under way. Torn lines are ignored: the request of one whose write failed was never
+        answered, and a game that a power cut took out of the file is played twice."""
         leases = Leases()
         if not self._path.exists():  # a stream of an older version of this program
             return leases
-        for line in self._path.read_text(encoding="utf-8").split("\n")[:-1]:
-            found = json.loads(line)
+        for line in self._path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]:
+            try:
+                found = json.loads(line)
+            except ValueError:
+                continue
             if "gone" in found:
                 leases.give_up(found["gone"])
             else:

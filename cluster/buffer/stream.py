@@ -246,6 +246,7 @@ class GameStream:
             out = {number: leases.out[number] for number in sorted(leases.out) if number not in self._seen}
             self._leases = Leases(out, set(leases.gone))
             self._out = {number: self._words.lease_again(number) for number in out}
+        self._num_given = max([self._seen.end, *(number + 1 for number in self._out)])
 
     def lease(self, holder: str, count: int, request: str = "") -> list[GameTask]:
         """Up to `count` games to play, limited by the free permits; none for an arena that was given up. A repeated

@@ -11,7 +11,9 @@ from spag_ray.config.run import RunConfig
 from spag_ray.errors import SpagError
 
 _ON_CPU = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")
-_ELSEWHERE = re.compile(r"out of memory|^MemoryError|Unable to allocate", re.IGNORECASE)
+_ELSEWHERE = re.compile(
+    r"out of memory|^MemoryError|unable to allocate|cannot allocate memory|CUBLAS_STATUS_ALLOC_FAILED", re.IGNORECASE
+)
 
 
 def out_of_memory(text: str) -> str | None:

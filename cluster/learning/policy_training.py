@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from cluster.learning.learner_group import LearnerGroup
 from cluster.learning.training_stage import StageProgress, TrainingStage
 from cluster.tracking.recorder import Recorder
 from cluster.tracking.time_split import TimeSplit
 from spag_ray.config.run import RunConfig
-from spag_ray.errors import LearnerError
+from spag_ray.errors import LearnerError, RunFolderError
 from spag_ray.game.rules import Role
 from spag_ray.results.lines import ReferenceLine, StepLine, StepReport
 from spag_ray.stages import BASE, IMITATED, Stage
@@ -247,13 +248,28 @@ class PolicyTraining:
 
     def load(self, folder: Path, begun: StageSpec, part_of: str | None) -> None:
         """The inverse of `save`. `begun`: the stage that the learners of this checkpoint had begun; `part_of`: the
-        stream in which it was saved."""
+        stream in which it was saved. Raises RunFolderError for damaged files."""
         if not begun.name and part_of is not None and begun.method == "self_play":  # of an earlier version
             begun = replace(begun, name=part_of, is_part=True)
-        moved = folder / "reference.json"
-        moved_before = json.loads(moved.read_text(encoding="utf-8"))["moved_before"] if moved.exists() else None
-        self._begun, self._reference_of = begun, moved_before and Stage.parse(moved_before)
-        self.saved_progress, self.stage_progress = StageProgress.saved_in(folder), None
+        try:
+            found = _saved_values(folder)
+            saved_progress = StageProgress.saved_in(folder)
+            moved_before = found.get("moved_before")
+            self._num_rows_taken, reference_of = found.get("taken", 0), moved_before and Stage.parse(moved_before)
+        except Exception as error:  # a damaged archive of numpy may raise anything
+            raise RunFolderError(
+                f"{folder}: the stage that was under way cannot be read ({type(error).__name__}: {error}); to continue "
+                "from an older checkpoint, move this one away"
+            ) from error
+        self._begun, self._reference_of = begun, reference_of
+        self.saved_progress, self.stage_progress = saved_progress, None
         self._num_skipped = 0
-        rows = folder / "rows.json"
-        self._num_rows_taken = json.loads(rows.read_text(encoding="utf-8"))["taken"] if rows.exists() else 0
+
+
+def _saved_values(folder: Path) -> dict[str, Any]:
+    """What rows.json and reference.json of a checkpoint say, if it has them."""
+    found: dict[str, Any] = {}
+    for path in (folder / "rows.json", folder / "reference.json"):
+        if path.exists():
+            found |= json.loads(path.read_text(encoding="utf-8"))
+    return found

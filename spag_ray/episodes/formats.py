@@ -45,7 +45,7 @@ def read_games(path: str | Path) -> list[Row]:
 
 
 def holds_games(path: str | Path) -> bool:
-    """Whether this file has games; if not, it has training rows. Only the first entry is read."""
+    """Whether this file has games; if not, it has training rows: its first entry says it."""
     return "history" in _read_rows(path)[0]
 
 

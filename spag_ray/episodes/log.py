@@ -92,7 +92,7 @@ class EpisodeLog:
             if self.faults.torn_bytes:
                 os.truncate(last, last.stat().st_size - self.faults.torn_bytes)
                 _say.warning("%s: %s", last, self.faults)
-        self._file = self._open()
+        self._file = self._open(self._number)
 
     @property
     def end(self) -> LogPlace:
@@ -102,9 +102,9 @@ class EpisodeLog:
         """The records are on the disk when this returns. Returns where each begins. A partly written record is
         removed again."""
         if self._file.tell() >= self._segment_bytes:
+            following = self._open(self._number + 1)
             self._file.close()
-            self._number += 1
-            self._file = self._open()
+            self._number, self._file = self._number + 1, following
         before = self._file.tell()
         try:
             headers = (_HEADER.pack(MARK, len(data), zlib.crc32(data)) for data in records)
@@ -120,8 +120,8 @@ class EpisodeLog:
     def close(self) -> None:
         self._file.close()
 
-    def _open(self) -> _Unbuffered:
-        return _Unbuffered(segment_path(self.path, self._number))
+    def _open(self, number: int) -> _Unbuffered:
+        return _Unbuffered(segment_path(self.path, number))
 
 
 class _Unbuffered(FileIO):

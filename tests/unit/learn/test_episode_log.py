@@ -101,6 +101,18 @@ def test_a_segment_that_is_full_to_the_byte_gets_no_more(tmp_path: Path) -> None
         assert [each.stat().st_size // size for each in segments(path)] == records
 
 
+def test_a_segment_that_cannot_be_begun_is_begun_by_the_next_record(tmp_path: Path) -> None:
+    path = tmp_path / "x.log"
+    log = EpisodeLog(path, segment_bytes=1)
+    log.append(record(0))
+    (tmp_path / "x.1.log").mkdir()
+    with pytest.raises(OSError, match="Is a directory"):
+        log.append(record(1))
+    (tmp_path / "x.1.log").rmdir()
+    log.append(record(2))
+    assert numbers(path) == [0, 2]
+
+
 def test_a_record_may_be_as_long_as_a_record_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.log"
     EpisodeLog(path).append(b"x" * 30, b"y" * 31, b"z" * 30)

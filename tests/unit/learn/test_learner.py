@@ -261,6 +261,24 @@ def test_a_checkpoint_is_found_in_a_folder_whose_name_is_a_pattern(tmp_path: Pat
         assert engine.load(str(tmp_path / name)) == {"step": 7}
 
 
+def test_a_damaged_checkpoint_is_named_whatever_its_bytes_make_of_reading_it(tmp_path: Path) -> None:
+    file = tmp_path / "optimizer.pt"
+
+    class Loads:
+        def load_checkpoint(self, folder: str, tag: str) -> Any:
+            return folder, torch.load(file, weights_only=False)
+
+    engine = TrainingEngine.__new__(TrainingEngine)
+    engine._engine = Loads()
+    torch.save({"step": 7}, file)
+    whole = file.read_bytes()
+    assert engine.load(str(tmp_path)) == {"step": 7}
+    for damaged in (bytes(64) + whole[64:], bytes(len(whole)), b"", whole[:-9]):
+        file.write_bytes(damaged)
+        with pytest.raises(LearnerError, match="DeepSpeed cannot resume from this checkpoint"):
+            engine.load(str(tmp_path))
+
+
 @pytest.mark.parametrize(
     "work",
     [

@@ -20,7 +20,7 @@ from cluster.tracking.recorder import Recorder
 from cluster.types import Engine
 from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
-from spag_ray.errors import EngineError, LearnerError, LearnersLostError
+from spag_ray.errors import EngineError, LearnerError, LearnersLostError, RunFolderError
 from spag_ray.game.rules import Role
 from spag_ray.results.lines import SyncReport
 from spag_ray.stages import IMITATED, LEARN, Stage
@@ -568,6 +568,26 @@ def test_one_policy_of_both_seats_takes_whole_batches_of_a_streams_part(tmp_path
     spec = replace(SPEC, num_steps=20, name="stream", is_part=True)
     policy.learn(TrainingStage(Stage.of_round(1), spec, games(9), [], 3, part_steps=4), lambda *_: None)
     assert [len(batch) for batch in fake.steps] == [3, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "damaged"),
+    [
+        ("references.npz", b"PK\x03\x04 and zeros" + bytes(99)),
+        ("references.npz", b""),
+        ("stage.json", b"\0" * 9),
+        ("rows.json", b"{}["),
+        ("reference.json", b"[1]"),
+    ],
+)
+def test_a_checkpoint_whose_stage_is_damaged_is_named(name: str, damaged: bytes, tmp_path: Path) -> None:
+    policy = LearningPolicy("policy", tuple(Role), RunConfig(), tmp_path, "model", Recorder(tmp_path))
+    policy.training.stage_progress = StageProgress.of("spag-1", games(2))
+    policy.training.save(tmp_path)
+    policy.training.load(tmp_path, SPEC, None)
+    (tmp_path / name).write_bytes(damaged)
+    with pytest.raises(RunFolderError, match=r"under way cannot be read.*move this one away"):
+        policy.training.load(tmp_path, SPEC, None)
 
 
 @pytest.mark.parametrize("num_won", [4, 0])

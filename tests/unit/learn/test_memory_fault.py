@@ -1,5 +1,6 @@
 """What a learner that is out of memory says: what it asked for, what was planned, which keys help."""
 
+import mmap
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,21 @@ def test_a_rank_out_of_memory_ends_the_run_with_one_line(error: BaseException, m
 
 def test_what_torch_asks_for_is_told_in_gib() -> None:
     assert out_of_memory(str(raised_by_torch())) == f"it tried to allocate {2**47 / 2**30:.2f} GiB"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "[Errno 12] Cannot allocate memory",
+        "unable to mmap 4194304 bytes from file </m>: Cannot allocate memory (12)",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    ],
+)
+def test_memory_that_the_system_or_a_library_refuses_is_told_too(told: str) -> None:
+    assert out_of_memory(told) == told
+    with pytest.raises(OSError, match="Cannot allocate memory") as caught:
+        mmap.mmap(-1, 2**47)
+    assert out_of_memory(str(caught.value)) == str(caught.value)
 
 
 def test_another_error_of_a_rank_is_raised_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from transformers import (
     BloomConfig,
     CohereConfig,
+    DogeConfig,
     FalconConfig,
     Gemma2Config,
     GPTNeoXConfig,
@@ -19,6 +20,7 @@ from transformers import (
     MambaConfig,
     MistralConfig,
     MptConfig,
+    NemotronConfig,
     Qwen2Config,
     Qwen3Config,
 )
@@ -410,6 +412,8 @@ def test_padded_rows_give_the_same_for_models_that_cannot_read_a_tree(config: An
         (MistralConfig(sliding_window=512), "sliding window of 512"),
         (Gemma2Config(), "scaled or capped|scores are capped"),
         (CohereConfig(), "scaled or capped"),
+        (NemotronConfig(num_hidden_layers=1, num_key_value_heads=8), "keeps the tree's plan"),
+        (DogeConfig(num_hidden_layers=1), "attention masks of its own"),
         (LlamaConfig(attention_dropout=0.1), "attention_dropout"),
         (LlamaConfig(max_position_embeddings=512, rope_parameters=DYNAMIC_ROPE), "dynamic positions"),
         (LlamaConfig(max_position_embeddings=4096, rope_parameters=LONG_ROPE), "longrope positions.*past 512 tokens"),

@@ -86,6 +86,9 @@ def test_what_a_rank_has_written_is_what_it_loads(engine: Any, tmp_path: Path) -
         assert all(torch.equal(engine.own[name], weight) for name, weight in wanted.items())
     with pytest.raises(RunFolderError, match="could not be written"):
         start.save(tmp_path / "nowhere" / "start")
+    (tmp_path / "start").write_bytes(bytes(16))
+    with pytest.raises(RunFolderError, match="start: the weights of the stage's start cannot be read"):
+        again.load(tmp_path / "start")
 
 
 def test_an_average_is_of_what_was_kept_and_of_the_current_weights(engine: Any) -> None:

@@ -240,6 +240,20 @@ def test_the_players_of_a_game_are_those_of_its_number() -> None:
     assert {task.seed for task in tasks} == {7}
 
 
+@pytest.mark.parametrize("is_restored", [False, True])
+def test_new_opponents_begin_with_a_pair_of_games_also_after_a_restart(is_restored: bool) -> None:
+    stream, log = stream_of(games_per_version=8), []
+    for task in stream.lease("arena", 3)[:2]:
+        finish(stream, task)
+        log.append(encode(played(task)))
+    if is_restored:
+        again = stream_of(games_per_version=8)
+        again.restore(json.loads(json.dumps(stream.cursor())), records(log), stream.leases())
+        stream = again
+    stream.meet(lambda number: ("attacker", f"new {number}"))
+    assert [task.defender for task in stream.lease("arena", 2)] == ["defender", "new 4"], "2 and 3 are a pair"
+
+
 def test_every_word_is_played_equally_often_also_when_arenas_die() -> None:
     stream = stream_of(games_per_version=5, max_lag=3)
     words: Counter[str] = Counter()
@@ -604,6 +618,19 @@ def test_the_log_of_leases_is_read_as_it_was_written(tmp_path: Path, monkeypatch
     assert len((tmp_path / "leases").read_text().splitlines()) == 3, "it was rewritten"
     assert LeaseLog(tmp_path / "leases").read() == Leases({3: ("arena-1", "second")}, wanted.gone)
     assert LeaseLog(tmp_path / "none").read() == Leases()
+
+
+def test_lines_of_the_log_of_leases_that_are_torn_end_no_resume(tmp_path: Path) -> None:
+    leases = LeaseLog(tmp_path / "leases")
+    leases.begin(Leases())
+    leases.leased("arena-0", "first", [1])
+    with (tmp_path / "leases").open("ab") as file:  # a write that failed, and what a power cut leaves
+        file.write(b'{"holder": "arena-1", "requ')
+    leases.leased("arena-2", "second", [2])
+    with (tmp_path / "leases").open("ab") as file:
+        file.write(bytes(9) + b"\xff\n")
+    leases.leased("arena-3", "third", [3])
+    assert LeaseLog(tmp_path / "leases").read().out == {1: ("arena-0", "first"), 3: ("arena-3", "third")}
 
 
 def test_the_log_of_leases_is_rewritten_when_most_of_it_is_finished_and_only_then(tmp_path: Path) -> None:
