@@ -202,7 +202,8 @@ class VllmPolicy:
             # vLLM computes no log-probabilities for cached tokens, so no target token may be in the prefix cache.
             if output.num_cached_tokens < len(prompt):
                 break
-        steps = output.prompt_logprobs[len(prompt) :]
+        # Counted from the end: on a GPU vLLM lists no cached tokens, on a CPU it does.
+        steps = output.prompt_logprobs[len(output.prompt_logprobs) - len(target) :]
         found = [step[token].logprob for token, step in zip(target, steps, strict=True)]
         best = [max(each.logprob for each in step.values()) for step in steps]  # of this token and the most probable
         return Score(tuple(found), found == best)
