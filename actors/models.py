@@ -69,6 +69,14 @@ def inner_linear_layers(folder: str) -> list[str]:
     return sorted({name.rsplit(".", 1)[-1] for name in layers})
 
 
+def has_alibi(folder: str) -> bool:
+    """Whether a model's attention is biased by distance (ALiBi). Reads no weights."""
+    from spag_ray.families.auto import AutoConfig
+
+    config = AutoConfig.from_pretrained(folder)
+    return config.model_type in ("bloom", "mpt") or bool(getattr(config, "alibi", False))
+
+
 def saved_snapshot(folder: str | Path, version: int, max_bytes: int = 64 * 2**20) -> Snapshot:
     """The weights of a model folder (safetensors) as a version to load. Raises ModelError when there are none."""
     import torch

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, get_args
 
-from actors.models import inner_linear_layers
+from actors.models import has_alibi, inner_linear_layers
 from actors.policy import LOADING, Completion, Pairs, Request, Sampling, Score, WakePart
 from actors.vllm_adapters import Adapter, EngineAdapters
 from spag_ray.channels.base import CHANNELS
@@ -334,6 +334,9 @@ def _engine_arguments(model: str, config: EngineConfig, seed: int, on_cpu: bool)
         }
     else:
         arguments |= {"gpu_memory_utilization": config.gpu_memory_utilization, "enable_sleep_mode": True}
+        if has_alibi(model):
+            # On Hopper vLLM would plan for version 3, which has no ALiBi, and compute with 2, which refuses that plan.
+            arguments["attention_config"] = {"flash_attn_version": 2}
     if config.max_lora_rank is not None:
         from vllm.config.lora import MaxLoRARanks
 

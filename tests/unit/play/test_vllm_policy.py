@@ -1,6 +1,7 @@
 """What of VllmPolicy only a GPU takes: answers as vLLM's runner for GPUs gives them, made by that runner's own code."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,9 @@ from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.worker.gpu.sample import prompt_logprob
 from vllm.v1.worker.gpu.sample.prompt_logprob import PromptLogprobsWorker
 
-from actors.vllm_policy import VllmPolicy
+from actors.vllm_policy import VllmPolicy, _engine_arguments
+from spag_ray.config.engine import EngineConfig
+from spag_ray.families.alibi_llama import AlibiLlamaConfig
 
 WORDS, WIDTH = 11, 5
 TABLE = torch.randn(WORDS, WIDTH, generator=torch.Generator().manual_seed(0))
@@ -94,3 +97,14 @@ async def test_a_score_is_of_its_target_however_much_of_the_prompt_is_cached(
     expected = exact([*prompt, *target])[-len(target) :]
     assert found.logprobs == pytest.approx(expected.tolist(), abs=1e-5)
     assert engine.num_asked == num_asked, "what the cache has of a target is computed again"
+
+
+def test_attention_with_alibi_is_planned_for_the_kernel_that_computes_it(tmp_path: Path, tiny_model: Path) -> None:
+    """Where vLLM prefers FlashAttention 3, it makes a plan for that (FlashAttentionMetadataBuilder); layers with ALiBi
+    take version 2, which refuses it (flash_attn_varlen_func)."""
+    AlibiLlamaConfig(hidden_size=48, num_attention_heads=6).save_pretrained(tmp_path)
+    config = EngineConfig(num_gpus=1)
+    assert _engine_arguments(str(tmp_path), config, 0, on_cpu=False).attention_config.flash_attn_version == 2
+    assert _engine_arguments(str(tiny_model), config, 0, on_cpu=False).attention_config.flash_attn_version is None
+    chosen = EngineConfig(num_gpus=1, vllm={"attention_config": {"backend": "TRITON_ATTN"}})
+    assert _engine_arguments(str(tmp_path), chosen, 0, on_cpu=False).attention_config.flash_attn_version is None
