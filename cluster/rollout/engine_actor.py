@@ -177,7 +177,7 @@ class EngineActor:
         from actors.models import saved_snapshot
 
         with self._loading():
-            # In a thread: reading a large model takes longer than a heartbeat may.
+            # In a thread, as its buckets: reading a large model takes longer than a heartbeat may.
             await self._engine.load(await asyncio.to_thread(saved_snapshot, folder, version))
 
     async def sleep(self) -> None:

@@ -46,7 +46,7 @@ class EngineOnAGpu:
         num_cached = 0 if params.skip_reading_prefix_cache else self._num_cached
         worker, one = PromptLogprobsWorker(4, torch.device("cpu")), np.array([0])
         worker.add_request(request_id, 0, params)
-        lists = LogprobsProcessor.from_new_request(None, SimpleNamespace(sampling_params=params))  # type: ignore[arg-type]
+        lists = LogprobsProcessor.from_new_request(None, SimpleNamespace(sampling_params=params))
         for begin in range(num_cached, len(tokens), self._chunk):
             here = tokens[begin : begin + self._chunk]
             batch = SimpleNamespace(
@@ -63,7 +63,7 @@ class EngineOnAGpu:
             found = worker.compute_prompt_logprobs(
                 lambda hidden: hidden @ TABLE.T,
                 TABLE[here],
-                batch,  # type: ignore[arg-type]
+                batch,
                 torch.tensor([tokens]),
                 torch.tensor([begin]),
                 np.array([len(tokens)]),
