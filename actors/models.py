@@ -8,16 +8,18 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from spag_ray.errors import ModelError, meant_path
 from spag_ray.host.whole_files import open_as_folder, whole
 from spag_ray.weights.weight_files import check_is_whole, weight_files
 
 if TYPE_CHECKING:
-    from spag_ray.weights.snapshot import Snapshot
+    import torch
+
+    from spag_ray.weights.snapshot import Bucket, Snapshot
 
 BUILT_IN = "smollm2-135m-instruct"
 CONVERT_WITHIN_S = 900.0  # it takes 20 s on two cores
@@ -69,32 +71,64 @@ def inner_linear_layers(folder: str) -> list[str]:
     return sorted({name.rsplit(".", 1)[-1] for name in layers})
 
 
+def has_alibi(folder: str) -> bool:
+    """Whether a model's attention is biased by distance (ALiBi). Reads no weights."""
+    from spag_ray.families.auto import AutoConfig
+
+    config = AutoConfig.from_pretrained(folder)
+    return config.model_type in ("bloom", "mpt") or bool(getattr(config, "alibi", False))
+
+
 def saved_snapshot(folder: str | Path, version: int, max_bytes: int = 64 * 2**20) -> Snapshot:
-    """The weights of a model folder (safetensors) as a version to load. Raises ModelError when there are none."""
-    import torch
+    """The weights of a model folder (safetensors) as a version to load, each bucket read when it is asked for. Raises
+    ModelError when there are none."""
     from safetensors.torch import load_file
 
-    from spag_ray.weights.snapshot import Snapshot, make_bucket, plan_buckets
+    from spag_ray.weights.snapshot import Snapshot, plan_buckets
 
     tensors: dict[str, torch.Tensor] = {}
     for path in weight_files(Path(folder)):
         if path.suffix == ".safetensors":
-            tensors |= load_file(path)
+            tensors |= load_file(path)  # mapped: nothing is read
     if not tensors:
         raise ModelError(f"{folder}: no *.safetensors in it, so there is no model to load")
-    buckets = []
-    for index, names in enumerate(plan_buckets([(name, t.nbytes) for name, t in tensors.items()], max_bytes)):
-        parts = (
+    plan = plan_buckets([(name, tensor.nbytes) for name, tensor in tensors.items()], max_bytes)
+    return Snapshot(version, len(tensors), _SavedBuckets(tensors, plan))
+
+
+class _SavedBuckets(Sequence["Bucket"]):
+    """Engines of one machine that play saved weights in turn would else hold a copy of the model each."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor], plan: Sequence[Sequence[str]]) -> None:
+        self._tensors, self._plan = tensors, plan
+
+    def __len__(self) -> int:
+        return len(self._plan)
+
+    @overload
+    def __getitem__(self, index: int) -> Bucket: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Bucket]: ...
+    def __getitem__(self, index: int | slice) -> Bucket | list[Bucket]:
+        import torch
+
+        from spag_ray.weights.snapshot import make_bucket
+
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        some = [(name, self._tensors[name]) for name in self._plan[index]]
+        return make_bucket(
+            index,
             (
-                name,
-                str(tensors[name].dtype).removeprefix("torch."),
-                tuple(tensors[name].shape),
-                tensors[name].contiguous().view(-1).view(torch.uint8).numpy(),
-            )
-            for name in names
+                (
+                    name,
+                    str(tensor.dtype).removeprefix("torch."),
+                    tuple(tensor.shape),
+                    tensor.contiguous().view(-1).view(torch.uint8).numpy(),
+                )
+                for name, tensor in some
+            ),
         )
-        buckets.append(make_bucket(index, parts))
-    return Snapshot.of(version, tuple(buckets))
 
 
 def load_tokenizer(folder: str, template_kwargs: Mapping[str, Any] | None = None) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, get_args
 
-from actors.models import inner_linear_layers
+from actors.models import has_alibi, inner_linear_layers
 from actors.policy import LOADING, Completion, Pairs, Request, Sampling, Score, WakePart
 from actors.vllm_adapters import Adapter, EngineAdapters
 from spag_ray.channels.base import CHANNELS
@@ -204,7 +204,8 @@ class VllmPolicy:
             # vLLM computes no log-probabilities for cached tokens, so no target token may be in the prefix cache.
             if output.num_cached_tokens < len(prompt):
                 break
-        steps = output.prompt_logprobs[len(prompt) :]
+        # Counted from the end: on a GPU vLLM lists no cached tokens, on a CPU it does.
+        steps = output.prompt_logprobs[len(output.prompt_logprobs) - len(target) :]
         found = [step[token].logprob for token, step in zip(target, steps, strict=True)]
         best = [max(each.logprob for each in step.values()) for step in steps]  # of this token and the most probable
         return Score(tuple(found), found == best)
@@ -335,6 +336,9 @@ def _engine_arguments(model: str, config: EngineConfig, seed: int, on_cpu: bool)
         }
     else:
         arguments |= {"gpu_memory_utilization": config.gpu_memory_utilization, "enable_sleep_mode": True}
+        if has_alibi(model):
+            # On Hopper vLLM would plan for version 3, which has no ALiBi, and compute with 2, which refuses that plan.
+            arguments["attention_config"] = {"flash_attn_version": 2}
     if config.max_lora_rank is not None:
         from vllm.config.lora import MaxLoRARanks
 

@@ -121,6 +121,9 @@ class EngineHandle(ActorHandle, Protocol):
     def exchange(self, client: str, requests: list[Packed], cancelled: list[str], gather_s: float) -> list[Packed]: ...
 
     @remote_method
+    def gpus(self) -> tuple[str, ...]: ...
+
+    @remote_method
     def pulse(self) -> str: ...
 
     @remote_method

@@ -6,6 +6,7 @@ cluster_checks.py collects both.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -211,6 +212,9 @@ def memory_checks(
     surely = sum(part.num_bytes for part in memory.parts if part.name in states)
     told = f"a learner rank is estimated at {memory.num_bytes / GIB:.1f} GiB, the smallest GPU has {smallest:.1f}"
     remedy = "see `spag-ray train --dry-run` for the sum; use more ranks and a higher learner.zero_stage, or offload"
+    if math.ceil(smallest) < config.cluster.gpu_gib:
+        planned = f"plans, and what `auto` chooses, are for cluster.gpu_gib {config.cluster.gpu_gib:g}"
+        remedy = f"{planned}: set it to {math.floor(smallest)}; {remedy}"
     if surely > smallest * GIB:
         yield CheckResult("GPU memory", "fail", f"{told}; {remedy}")
     elif memory.num_bytes > 0.9 * smallest * GIB:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,18 +68,23 @@ class EngineStarter:
                 self.reservation.wait_for(names, handles, config.num_cpus, config.num_gpus, gives_up)
             finally:
                 waits_for_room(False)
-            starts = [  # vLLM's workers give the seed to numpy, which takes 32 bits
-                engine.handle.start.remote(
-                    records[0].model,
-                    config,
-                    engine.name,
-                    version=0,
-                    seed=(self.config.seed + index) % 2**32,
-                    channel=self.config.channel,
-                )
-                for index, engine in enumerate(engines)
-            ]
-            self._wait_until_up(engines, starts, shown, gives_up)
+            try:
+                for together in self._on_different_gpus(engines, config):
+                    starts = [  # vLLM's workers give the seed to numpy, which takes 32 bits
+                        engine.handle.start.remote(
+                            records[0].model,
+                            config,
+                            engine.name,
+                            version=0,
+                            seed=(self.config.seed + engines.index(engine)) % 2**32,
+                            channel=self.config.channel,
+                        )
+                        for engine in together
+                    ]
+                    self._wait_until_up(together, starts, shown, gives_up)
+            except ray.exceptions.RayActorError as error:
+                told = f"an engine's process ended while it started ({' '.join(str(error).split())[:300]})"
+                raise EngineGoneError(f"{told}; see {self.folder}/logs") from error
         except BaseException:
             self.end(engines)
             raise
@@ -93,6 +99,21 @@ class EngineStarter:
             ray.kill(engine.handle)
             self.reservation.leave(engine.name)
 
+    def _on_different_gpus(self, engines: Sequence[Engine], config: EngineConfig) -> list[list[Engine]]:
+        """Those that may start together, one group after the other. vLLM takes what the free memory of a GPU falls by
+        during its start for its own use: of engines on one GPU, one at a time may start."""
+        if len(engines) < 2 or config.kind != "vllm" or not 0 < config.num_gpus <= 0.5:
+            return [list(engines)]
+        groups: list[list[Engine]] = []
+        num_on: Counter[tuple[str, ...]] = Counter()
+        gpus = get([engine.handle.gpus.remote() for engine in engines], self.config.engine.start_timeout_s)
+        for engine, own in zip(engines, gpus, strict=True):
+            if num_on[own] == len(groups):
+                groups.append([])
+            groups[num_on[own]].append(engine)
+            num_on[own] += 1
+        return groups
+
     def _wait_until_up(
         self, engines: Sequence[Engine], starts: Sequence[Ref[int]], shown: str, gives_up: Callable[[], bool]
     ) -> None:
@@ -105,11 +126,7 @@ class EngineStarter:
         pending = list(starts)
         while pending:
             done, pending = ray.wait(pending, num_returns=len(pending), timeout=0.5)
-            try:
-                get(done)
-            except ray.exceptions.RayActorError as error:
-                told = f"an engine's process ended while it started ({' '.join(str(error).split())[:300]})"
-                raise EngineGoneError(f"{told}; see {self.folder}/logs") from error
+            get(done)
             if self.tasks.is_stopped or gives_up():
                 raise EngineError("the run ends, or a learner takes the devices, while an engine starts")
             if pending and time.monotonic() > deadline:

@@ -46,11 +46,10 @@ class Publisher:
 
     @contextmanager
     def learners_beside(self) -> Iterator[None]:
-        """In this block, which starts the engines, threads start the learners; on GPUs that both use only as far as
+        """In this block, which starts the engines, threads start the learners; on GPUs that both may use only as far as
         that needs none, because an engine measures the free memory. An error of the block is raised at once: the end of
         the run ends the learners, and with them what the threads wait for. An error of a thread is raised at the end of
         the block."""
-        shares_gpus = self._takes_turns and self._config.learner.num_gpus > 0
         # The sum of the bounds of their waits: for room, then for four calls of the ranks, the loading being the last.
         within_s = self._config.cluster.placement_timeout_s + 4 * self._config.learner.timeout_s
         for policy in self._policies:
@@ -58,7 +57,7 @@ class Publisher:
         threads = ThreadPoolExecutor(len(self._policies), "start-learners")
         try:
             begun = [
-                threads.submit(policy.prepare_learners if shares_gpus else policy.start_learners)
+                threads.submit(policy.prepare_learners if self._config.may_share_gpus else policy.start_learners)
                 for policy in self._policies
             ]
             yield

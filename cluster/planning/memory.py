@@ -11,15 +11,18 @@ workspaces, fragmentation) is not included: leave a tenth free.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
-from cluster.planning.model_size import ModelSize, head_dim, kv_heads, num_embeddings
+from cluster.planning.model_size import ModelSize, head_dim, kv_heads, linear_layers, num_embeddings
 from learners.deepspeed_config import deepspeed_config, is_offloaded, loads_in_parts
 from spag_ray.config.run import RunConfig
 
 GIB = 2**30
 # For vLLM itself: activations of a step, CUDA graphs. A guess; vLLM measures it when it starts.
 VLLM_BYTES = 2 * GIB
+# vLLM's weights of several linear layers.
+FUSED = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "gate_up", "up_proj": "gate_up"}
 # DeepSpeed's default.
 MAX_LIVE_PARAMETERS = 1_000_000_000
 # Share of a GPU's memory; the rest is for what the estimate leaves out.
@@ -104,9 +107,7 @@ def learner_memory(config: RunConfig, size: ModelSize) -> Memory:
         parts.append(_reduce_buckets(zero, width))
     if config.keeps_stage_start:
         (host if on_gpu else parts).append(_reference(config, trained, ranks if stage == 3 else 1))
-    bucket = bucket_bytes(config, size)
-    told = "learner.bucket_bytes" if bucket == learner.bucket_bytes else "the embedding, which has to fit one bucket"
-    parts.append(Part("bucket of weights sent", bucket, told))
+    parts.append(_sent(config, size))
     parts += _activations(config, size)
     if on_gpu:
         if loads_in_parts(zero):
@@ -150,7 +151,7 @@ def engine_memory(config: RunConfig, size: ModelSize, holds_past: bool = False) 
     tokens = None if per_token is None else cache.num_bytes * divided // per_token
     host = []
     if on_gpu and config.placement == "colocated":
-        host.append(Part("asleep, while the learner trains", weights.num_bytes, "weights; the KV cache is dropped"))
+        host.append(_engine_asleep(config, size))
     return EngineMemory(Memory((weights, *held, cache), tuple(host)), budget, tokens)
 
 
@@ -165,6 +166,31 @@ def _engine_weights(config: RunConfig, size: ModelSize) -> Part:
     linear = size.num_parameters - whole
     told = f"(1 B x {short(linear)} + {width} B x {short(whole)}){over}"
     return Part("weights", (linear + width * whole) // gpus, told)
+
+
+def _engine_asleep(config: RunConfig, size: ModelSize) -> Part:
+    """vLLM copies each block of GPU memory that has weights to page-locked memory, of which torch takes powers of two
+    of bytes: at most twice as much. A weight of at least 10 MiB has a block of its own, and smaller ones share blocks
+    of 20 MiB, which take 32."""
+    engine, shape = config.engine, size.shape
+    whole = _engine_weights(config, size)
+    told = "in blocks of powers of two of bytes; the KV cache is dropped"
+    if shape is None:
+        return Part("asleep, while the learner trains", 2 * whole.num_bytes, f"at most 2 x the weights, {told}")
+    width, quantised = bytes_of(engine.dtype), engine.vllm.get("quantization") == "fp8"
+    layers: Counter[str] = Counter()
+    for name, (inputs, outputs) in linear_layers(shape).items():
+        layers[FUSED.get(name, name)] += inputs * outputs * (1 if quantised else width)
+    words = shape.vocab_size * shape.hidden_size * width
+    blocks = shape.num_hidden_layers * sum(
+        _page_locked(num_bytes // engine.tensor_parallel_size) for num_bytes in layers.values()
+    )
+    blocks += num_embeddings(shape) * width // words * _page_locked(words // engine.tensor_parallel_size)
+    return Part("asleep, while the learner trains", blocks, f"weights, {told}")
+
+
+def _page_locked(num_bytes: int) -> int:
+    return 1 << (num_bytes - 1).bit_length() if num_bytes >= 10 * 2**20 else int(1.6 * num_bytes)
 
 
 def _adapters(config: RunConfig, size: ModelSize, num_held: int) -> list[Part]:
@@ -247,6 +273,16 @@ def _reference(config: RunConfig, trained: int, ranks: int) -> Part:
         told = f"{width} B" if width == 4 else f"(4 average + {width - 4} in place) B"
     over = f" / {ranks} ranks" if ranks > 1 else ""
     return Part(name, trained * width // ranks, f"{told} x {short(trained)}{over}")
+
+
+def _sent(config: RunConfig, size: ModelSize) -> Part:
+    """Weights on their way to engines. Over `nccl` two of vLLM's buffers are: it adds weights to one until that has
+    more than a bucket's bytes."""
+    bucket, largest = config.learner.bucket_bytes, embedding_bytes(config, size)
+    if config.channel == "nccl":
+        return Part("buckets of weights sent", 2 * bucket + largest, "2 x learner.bucket_bytes + the embedding")
+    told = "learner.bucket_bytes" if bucket >= largest else "the embedding, which has to fit one bucket"
+    return Part("bucket of weights sent", max(bucket, largest), told)
 
 
 def _reduce_buckets(zero: dict[str, object], width: int) -> Part:

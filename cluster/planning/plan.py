@@ -207,8 +207,8 @@ def plan_notes(plan: Plan) -> list[str]:
             "learner.deepspeed: zero3_offload"
         )
     engine = config.engine
-    may_share = config.placement == "separate" and 0 < engine.num_gpus < 1 and 0 < config.learner.num_gpus < 1
-    if may_share and engine.gpu_memory_utilization > engine.num_gpus:
+    share_awake = config.placement == "separate" and config.may_share_gpus
+    if share_awake and engine.gpu_memory_utilization > engine.num_gpus:
         notes.append(
             f"engine.gpu_memory_utilization {engine.gpu_memory_utilization:g} is above engine.num_gpus "
             f"{engine.num_gpus:g}: more than its part of a GPU that it may share with a learner; lower it"

@@ -51,6 +51,11 @@ class EngineActor:
         """The name in Ray's dashboard and messages."""
         return self._name
 
+    async def gpus(self) -> tuple[str, ...]:
+        """Those that Ray reserves for it, each by its node and its number there."""
+        node = ray.get_runtime_context().get_node_id()
+        return tuple(f"{node}/{gpu}" for gpu in ray.get_gpu_ids())
+
     async def start(
         self, model: str, config: EngineConfig, name: str, version: int, seed: int, channel: str = "object_store"
     ) -> int:
@@ -172,7 +177,7 @@ class EngineActor:
         from actors.models import saved_snapshot
 
         with self._loading():
-            # In a thread: reading a large model takes longer than a heartbeat may.
+            # In a thread, as its buckets: reading a large model takes longer than a heartbeat may.
             await self._engine.load(await asyncio.to_thread(saved_snapshot, folder, version))
 
     async def sleep(self) -> None:

@@ -6,12 +6,14 @@ from typing import Any
 
 from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo, IPCWeightTransferEngine
 
-from spag_ray.channels.base import Link, Receiver, Sender, Weights
-from spag_ray.channels.vllm_twins import TwinReceiver, TwinSender, packed_bytes
+from spag_ray.channels.base import Link, Pass, Receiver, Sender, Weights
+from spag_ray.channels.vllm_twins import TwinReceiver, TwinSender
 
 
 def sender(weights: Weights, client: Any, link: Link) -> Sender:
-    told = IPCTrainerInitInfo(packed=True, packed_buffer_size_bytes=packed_bytes(weights, link), rank=link.rank)
+    # One buffer for a whole version, which must hold its largest tensor: 467 MB for the embedding of a 1.5B.
+    num_bytes = max(link.bucket_bytes, *Pass(weights).sizes.values())
+    told = IPCTrainerInitInfo(packed=True, packed_buffer_size_bytes=num_bytes, rank=link.rank)
     return TwinSender(told, weights, client)
 
 

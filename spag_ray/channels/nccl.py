@@ -1,5 +1,8 @@
 """The channel `nccl`: rank 0 broadcasts to the workers of all engines, from GPU to GPU.
 
+A weight is added to a buffer until that has more than a bucket's bytes, and two buffers are under way at once: on each
+side they take at most two buckets and the largest weights, outside of an engine's own share of its GPU.
+
 All take part in each call of NCCL. If an engine is lost, the others wait for it, and nothing but the end of the group
 frees them: the channel is broken, and opened anew for the next version.
 """
@@ -7,12 +10,16 @@ frees them: the channel is broken, and opened anew for the next version.
 from __future__ import annotations
 
 import threading
+import warnings
 from typing import Any
 
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo, NCCLWeightTransferEngine
 
 from spag_ray.channels.base import Link, Receiver, Sender, Weights
-from spag_ray.channels.vllm_twins import TwinReceiver, TwinSender, packed_bytes
+from spag_ray.channels.vllm_twins import TwinReceiver, TwinSender
+
+# vLLM's, of a weight that is larger than a bucket, in every version.
+warnings.filterwarnings("ignore", message="Tensor '.*' has size .* exceeds buffer_size_bytes")
 
 _GRACE_S = 10.0  # for the client, which has the same bound, to stop the engines that did not answer
 
@@ -20,7 +27,7 @@ _GRACE_S = 10.0  # for the client, which has the same bound, to stop the engines
 def sender(weights: Weights, client: Any, link: Link) -> Sender:
     host, port = link.address.rsplit(":", 1)
     told = NCCLTrainerInitInfo(
-        host, int(port), link.world_size, packed_buffer_size_bytes=packed_bytes(weights, link), rank=link.rank
+        host, int(port), link.world_size, packed_buffer_size_bytes=link.bucket_bytes, rank=link.rank
     )
     return _Sender(told, weights, client, link.timeout_s + _GRACE_S)
 

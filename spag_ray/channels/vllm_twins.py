@@ -8,14 +8,8 @@ import torch
 from vllm.distributed.weight_transfer.base import TrainerInitInfo, TrainerWeightTransferEngine, WeightTransferEngine
 from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 
-from spag_ray.channels.base import Link, Pass, Receiver, Sender, Weights
+from spag_ray.channels.base import Receiver, Sender, Weights
 from spag_ray.errors import LearnerError
-
-
-def packed_bytes(weights: Weights, link: Link) -> int:
-    """The size of vLLM's buffers. They have one size for a whole version, and must hold its largest tensor: 467 MB for
-    the embedding of a 1.5B."""
-    return max(link.bucket_bytes, *Pass(weights).sizes.values())
 
 
 class TwinSender(Sender):

@@ -540,6 +540,13 @@ class RunConfig(Part):
         return self.engine.num_gpus > 0 and self.learner.num_gpus > 0
 
     @property
+    def may_share_gpus(self) -> bool:
+        """Whether an engine and a learner rank may be on one GPU."""
+        return self.is_on_gpus and (
+            self.placement == "colocated" or max(self.engine.num_gpus, self.learner.num_gpus) < 1
+        )
+
+    @property
     def plays_in_turn(self) -> bool:
         """Whether the run's own engines also play earlier stages (evaluation.engines). With `auto` they do on GPUs that
         they share with learners: there is no room for a second engine at full size."""

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,9 +49,9 @@ class Bucket:
 
 @dataclass
 class Snapshot:
-    """A version of the weights, delivered bucket by bucket: `parts` are in this process, or awaited one at a time. With
-    `adapter` (peft's adapter_config.json) it has the weights of a low-rank adapter for the model that the policy was
-    started with. `num_bytes`: of the buckets that have come."""
+    """A version of the weights, delivered bucket by bucket: `parts` are in this process, made when asked for, or
+    awaited. With `adapter` (peft's adapter_config.json) it has the weights of a low-rank adapter for the model that the
+    policy was started with. `num_bytes`: of the buckets that have come."""
 
     version: int
     num_tensors: int
@@ -64,7 +65,8 @@ class Snapshot:
         return cls(version, sum(len(bucket.tensors) for bucket in parts), parts, adapter)
 
     async def buckets(self) -> AsyncIterator[Bucket]:
-        for part in self.parts:
+        for index in range(len(self.parts)):
+            part = await asyncio.to_thread(self.parts.__getitem__, index)  # it may be read from a disk now
             bucket = part if isinstance(part, Bucket) else await part
             self.num_bytes += bucket.payload.nbytes
             yield bucket

@@ -22,6 +22,7 @@ from tests.support.channels import Fleet, LocalHandle, NcclNet, use_local_ray, w
 from tests.support.exporting import exporter_of
 from tests.support.policies import snapshot_of
 
+pytestmark = pytest.mark.filterwarnings("ignore:Tensor '.*' has size")  # as nccl.py does
 TOY = Entry("tests.support.toy_channel", "in a file")
 NAMES = [*CHANNELS, "toy"]
 DIRECT = [name for name in NAMES if name == "toy" or CHANNELS[name].is_direct]

@@ -247,17 +247,19 @@ def test_a_damaged_bucket_is_refused_by_name() -> None:
             list(tensors_in(update))
 
 
-@pytest.mark.parametrize("channel", ["ipc", "nccl"])
-def test_buffers_of_vllms_hold_at_least_the_largest_tensor(
-    channel: str, exporter: Exporter, monkeypatch: pytest.MonkeyPatch
+def test_vllms_buffer_for_ipc_holds_at_least_the_largest_tensor_and_those_for_nccl_grow(
+    exporter: Exporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They have one size for a whole version; a bucket of ours is as large as its tensor."""
+    """The first has one size for a whole version. Of the others two are in an engine's GPU at once, beside all that it
+    takes for itself."""
     sees_a_gpu = SimpleNamespace(Size=torch.Size, cuda=SimpleNamespace(is_available=lambda: True))
     monkeypatch.setattr(vllm_twins, "torch", sees_a_gpu)
     largest = max(tensor.nbytes for _, tensor in exporter.each())
     for asked, made in ((largest - 1, largest), (10**9, 10**9)):
-        sender: Any = find(channel).sender(exporter, Recorded(), Link(0, "127.0.0.1:1", 2, asked, 60.0))
-        assert (sender._told.backend, sender._told.packed_buffer_size_bytes) == (channel, made)
+        link = Link(0, "127.0.0.1:1", 2, asked, 60.0)
+        ipc, nccl = (find(channel).sender(exporter, Recorded(), link)._told for channel in ("ipc", "nccl"))
+        assert (ipc.backend, ipc.packed_buffer_size_bytes) == ("ipc", made)
+        assert (nccl.backend, nccl.packed_buffer_size_bytes) == ("nccl", asked)
 
 
 def test_a_rank_that_does_not_send_walks_through_weights(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:

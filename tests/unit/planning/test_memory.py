@@ -252,3 +252,16 @@ def test_a_checkpoint_is_as_large_as_the_one_of_the_quickstart_was() -> None:
     smollm2 = ModelSize(134_515_008, "SmolLM2-135M")
     num_bytes, _ = checkpoint_bytes(parse_config({"learner": {"dtype": "bfloat16"}}), smollm2)
     assert num_bytes / 1e9 == pytest.approx(1.9, abs=0.05)  # measured, configs/quickstart.yaml
+
+
+def test_a_sleeping_engine_takes_powers_of_two_of_bytes_on_the_host() -> None:
+    """Of each weight as vLLM has it, which is of several linear layers. A layer's `o_proj` has 2^25 bytes."""
+    mib, whole = 2**20, 2 * P
+
+    def asleep(shape: ModelShape | None, gpus: int = 1) -> int:
+        engine = {"num_gpus": gpus, "tensor_parallel_size": gpus}
+        return engine_memory(config_of(placement="colocated", engine=engine), ModelSize(P, "", shape)).memory.host_bytes
+
+    assert asleep(LLAMA_2_7B) == (32 * (128 + 32 + 256 + 128) + 2 * 256) * mib
+    assert asleep(LLAMA_2_7B, gpus=2) == (32 * (64 + 16 + 128 + 64) + 2 * 128) * mib
+    assert whole < asleep(LLAMA_2_7B) < asleep(None) == 2 * whole

@@ -63,6 +63,7 @@ def test_the_sums_in_a_gpu_configs_comments_are_those_of_its_plan(path: Path) ->
     asleep = {part.name: part.num_bytes for part in plan.learner.host_parts}.get("asleep, while engines generate")
     if asleep is not None:
         assert f"{asleep / GIB:.0f} GiB" in comments
+        assert round(plan.engine.memory.host_bytes / GIB, 1) in said
     if plan.schedule.permits is not None:
         assert f"= {plan.schedule.permits:,} games" in comments
     if "Host:" in comments:

@@ -40,7 +40,7 @@ from spag_ray.errors import (
 )
 from spag_ray.game.rules import Role
 from spag_ray.host.folder_lease import FolderLease
-from tests.support.fake_engines import _PENDING, FakeRay, FakeRef
+from tests.support.fake_engines import _PENDING, FakeEngine, FakeRay, FakeRef
 from tests.support.runs import records_of
 from tests.support.settings import config_of
 
@@ -228,6 +228,26 @@ def test_a_replacement_that_fails_is_tried_again_while_others_play(
     parts.until(lambda: parts.play() == ["engine-policy-0.4", "engine-policy-1"])
     assert tried == ["engine-policy-0.2", "engine-policy-0.3", "engine-policy-0.4"]
     assert len(parts.failures) == num_failures
+
+
+def test_engines_on_one_gpu_start_one_after_the_other(make: Callable[..., Parts]) -> None:
+    """vLLM takes what the free memory of a GPU falls by during its start for its own use."""
+    parts = make()
+    parts.fleet._starter.config = config_of("engine.num_gpus=0.5; learner.num_gpus=0.5; engine.start_timeout_s=5")
+    gpus, up_before, call = iter([("a",), ("a",), ("b",), ("a",)]), dict[str, set[str]](), FakeEngine._call
+
+    def watched(engine: FakeEngine, method: str, arguments: Any) -> FakeRef:
+        if method == "gpus":
+            own = next(gpus)
+            return FakeRef(lambda: own)
+        if method == "start":
+            up_before[arguments[2]] = {each.name[:15] for each in parts.ray.engines if each.is_up}
+        return call(engine, method, arguments)
+
+    parts.patch.setattr(FakeEngine, "_call", watched)
+    parts.start(4)
+    zero, one, two, _ = names = [f"engine-policy-{index}" for index in range(4)]
+    assert up_before == dict(zip(names, [set(), {zero, two}, set(), {zero, one, two}], strict=True))
 
 
 def test_games_hear_that_a_replacement_waits_for_room(make: Callable[..., Parts]) -> None:

@@ -72,16 +72,21 @@ def test_learners_start_while_engines_do_also_those_on_a_cpu_that_take_turns_wit
     assert policy.done == ["place", "start", *then], "nobody needs their memory yet"
 
 
-def test_learners_take_no_gpu_while_an_engine_on_it_measures_its_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("placement", "then"), [("colocated", ["engines sleep", "start", "sleep"]), ("separate", ["start"])]
+)
+def test_learners_take_no_gpu_while_an_engine_on_it_measures_its_memory(
+    placement: str, then: list[str], tmp_path: Path
+) -> None:
     policy = Learning()
     gpus = {"engine": {"num_gpus": 0.5}, "learner": {"num_gpus": 0.5}}
-    publisher = publisher_of(tmp_path, policy, {"placement": "colocated", **gpus})
+    publisher = publisher_of(tmp_path, policy, {"placement": placement, **gpus})
     with publisher.learners_beside():
         wait_until(lambda: "prepare" in policy.done, 10)
         time.sleep(0.05)
         assert policy.done == ["place", "prepare"]
     publisher.start_learners()
-    assert policy.done[2:4] == ["engines sleep", "start"]
+    assert policy.done[2:5] == then
 
 
 def test_engines_that_do_not_start_end_the_start_at_once(tmp_path: Path) -> None:

@@ -153,6 +153,9 @@ def test_little_shared_memory_and_a_small_gpu_fail() -> None:
     size = ModelSize(7 * 10**9, "test")
     for gib, status in ((79.0, "fail"), (135.0, "warn"), (180.0, "pass")):
         assert statuses(memory_checks(config, size, [replace(HERE, gpus=(gib,))])) == [status]
+    for gib, is_told in ((22.49, True), (79.0, False)):
+        (result,) = memory_checks(config, size, [replace(HERE, gpus=(gib,))])
+        assert ("for cluster.gpu_gib 79: set it to 22;" in result.text) == is_told
 
 
 def test_a_node_with_gpus_needs_a_driver_for_its_cuda_and_a_compiler() -> None:

@@ -3,13 +3,18 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from actors.models import saved_snapshot
 from cluster.planning.model_size import stored_parameters
 from learners.model_folder import StoredWeights
+from spag_ray.channels.buckets import tensors_of
 from spag_ray.errors import ModelError
+from spag_ray.weights import snapshot
+from spag_ray.weights.snapshot import Bucket
 from spag_ray.weights.weight_files import check_is_whole, weight_files
 from tests.support.model_folders import beside_its_shards, shard
 
@@ -55,3 +60,27 @@ def test_every_file_that_an_index_names_has_to_be_there(tmp_path: Path) -> None:
         index.write_text(text)
         with pytest.raises(ModelError, match="not an index of weights"):
             check_is_whole(tmp_path)
+
+
+async def test_saved_weights_are_read_one_bucket_at_a_time(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight engines of a machine would hold eight copies of a model when they change players."""
+    made: list[int] = []
+    make = snapshot.make_bucket
+
+    def watched(index: int, tensors: Any) -> Bucket:
+        made.append(index)
+        return make(index, tensors)
+
+    monkeypatch.setattr(snapshot, "make_bucket", watched)
+    saved = saved_snapshot(tiny_model, 1, max_bytes=20_000)
+    assert not made
+    found: dict[str, torch.Tensor] = {}
+    async for bucket in saved.buckets():
+        assert made == list(range(bucket.index + 1))
+        found |= tensors_of(torch.from_numpy(bucket.payload), bucket.tensors)
+    assert len(made) > 2
+    stored = StoredWeights.of(str(tiny_model))
+    assert stored is not None
+    assert found.keys() == stored.keys()
+    assert len(found) == saved.num_tensors
+    assert all(torch.equal(tensor, stored[name]) for name, tensor in found.items())
