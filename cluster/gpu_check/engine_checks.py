@@ -9,7 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -25,8 +27,9 @@ TEMPERATURE = 0.7
 
 
 def engine(told: Told, num_gpus: int = 1) -> Finding:
-    """Log-probabilities of sampled tokens against the learner's forward pass, seeds, the memory that a sleep frees, and
-    reloads: with other weights the turns change, and with the first weights again they repeat."""
+    """Log-probabilities of sampled tokens against the learner's forward pass and against the engine's own scores, whose
+    prompts are in its prefix cache by then; seeds; the memory that a sleep frees; and reloads: with other weights the
+    turns change, and with the first weights again they repeat."""
     return asyncio.run(_engine(told, num_gpus))
 
 
@@ -50,6 +53,8 @@ async def _engine(told: Told, num_gpus: int) -> Finding:
         requests = _requests(told)
         first = await policy.generate(requests)
         again = await policy.generate(requests)
+        pairs = [(request.prompt_ids, each.token_ids) for request, each in zip(requests, first, strict=True)]
+        scores = await policy.score(pairs, TEMPERATURE)
         free = _free_gib(told)
         await policy.sleep()
         freed = _free_gib(told) - free
@@ -66,14 +71,21 @@ async def _engine(told: Told, num_gpus: int) -> Finding:
         await policy.close()
     turns = [(request.prompt_ids, each.token_ids, each.logprobs) for request, each in zip(requests, first, strict=True)]
     gap = _mean_gap(told, turns)
+    score_gap = _mean_difference([each.logprobs for each in first], [each.logprobs for each in scores])
     repeated = min(_num_equal(first, later) for later in (again, awake, reloaded))
     changed = len(requests) - _num_equal(first, others)
-    passed = gap <= MOST_GAP and min(repeated, changed) >= 0.9 * len(requests)
+    passed = max(gap, score_gap) <= MOST_GAP and min(repeated, changed) >= 0.9 * len(requests)
     text = (
-        f"{len(requests)} turns: {gap:.4f} nats a token from the learner's, {repeated} repeated by their seeds, "
+        f"{len(requests)} turns: {gap:.4f} nats a token from the learner's, {score_gap:.4f} from its scores, {repeated} repeated by their seeds, "
         f"{changed} changed by other weights; sleep frees {freed:.1f} GiB, a reload takes {reload_s:.2f} s"
     )
-    figures = {"gap_nats": gap, "repeated": float(repeated), "changed": float(changed), "freed_gib": freed}
+    figures = {
+        "gap_nats": gap,
+        "score_gap_nats": score_gap,
+        "repeated": float(repeated),
+        "changed": float(changed),
+        "freed_gib": freed,
+    }
     return Finding(passed and (not told.on_gpu or freed > 1), text, figures | {"reload_s": reload_s})
 
 
@@ -124,7 +136,12 @@ def _mean_gap(told: Told, turns: list[tuple[Any, Any, Any]]) -> float:
             logprobs = token_logprobs(model, tree, TEMPERATURE).tolist()
             sampled = [value for index in tree.sample_indices for value in turns[index][2]]
             gaps += [abs(one - other) for one, other in zip(logprobs, sampled, strict=True)]
-    return sum(gaps) / len(gaps)
+    return fmean(gaps)
+
+
+def _mean_difference(turns: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> float:
+    pairs = zip(chain(*turns), chain(*others), strict=True)
+    return fmean(abs(one - other) for one, other in pairs)
 
 
 COLOCATED = ("placement=colocated", "engine.num_gpus=0.5", "learner.num_gpus=0.5")

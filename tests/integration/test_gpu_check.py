@@ -41,6 +41,7 @@ def test_every_check_runs_on_a_cpu_and_passes() -> None:
     assert rows["learner ZeRO-3"]["figures"]["last_loss"] < rows["learner ZeRO-3"]["figures"]["first_loss"]
     engine = rows["engine"]["figures"]
     assert 0 < engine["gap_nats"] < 0.05
+    assert 0 <= engine["score_gap_nats"] < 0.05
     assert engine["repeated"] == engine["changed"] == 2
     assert engine["reload_s"] > 0
     for channel in ("object_store", "shared_memory"):
