@@ -303,8 +303,8 @@ def _check_listening(address: str) -> None:
             if time.monotonic() > deadline:
                 raise _no_answer(address, error.strerror or str(error)) from error
             time.sleep(0.5)
-        except OSError as error:
-            raise _no_answer(address, error.strerror or str(error)) from error
+        except (OSError, UnicodeError) as error:  # the latter of a name that no host can have
+            raise _no_answer(address, getattr(error, "strerror", None) or str(error)) from error
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@ arguments of `compare` and `config`, whose code no job needs."""
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -56,7 +57,7 @@ def _tokenizers(folder: Path) -> list[Path]:
     config = read_files(folder).config
     models = sorted(path for path in (folder / "models").glob("*") if path.is_dir())
     if config is not None:
-        models.append(cache_folder() / BUILT_IN if config.model == BUILT_IN else Path(config.model).expanduser())
+        models.append(cache_folder() / BUILT_IN if config.model == BUILT_IN else Path(os.path.expanduser(config.model)))
     return [path for model in models if (path := model / "tokenizer.json").is_file()]
 
 

@@ -144,7 +144,7 @@ class StoppableServer(uvicorn.Server):
 def _served(wanted: ServeWanted) -> tuple[str, RunConfig, dict[str, Opponent]]:
     """(title, configuration, models) of a run's folder with all its stages, one stage's model inside of it, or any
     model's folder."""
-    folder = Path(wanted.target).expanduser()
+    folder = Path(os.path.expanduser(wanted.target))
     stage = wanted.stage
     is_of_run = folder.parent.name == "models" and (folder.parent.parent / "config.yaml").is_file()
     if is_of_run and stage is None:
@@ -191,7 +191,7 @@ def bound(host: str, port: int) -> Iterator[socket.socket]:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(place)
         listening.listen(64)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:  # the last of a name that no host can have
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"--port {port} on {host}: {reason}; choose another, or 0 for any free one") from error
     with listening:

@@ -124,6 +124,14 @@ def test_every_form_that_works_is_taken() -> None:
     assert parse_config({"cluster": {"address": "head:6379"}}).cluster.address == "head:6379"
 
 
+@pytest.mark.parametrize("host", ["a..b", "a" * 70])
+def test_a_name_that_no_host_can_have_is_one_line(said: Any, host: str) -> None:
+    assert f"ray://{host}:10001 does not answer this session" in said("attach", f"ray://{host}:10001")
+    assert f"--port 0 on {host}: " in said(
+        "serve", "smollm2-135m-instruct", "--host", host, "--port", "0", "--allow-network", "--no-browser"
+    )
+
+
 def test_where_nobody_listens_a_session_says_so_at_once(said: Any) -> None:
     with socket.socket() as closed:  # bound, never listening
         closed.bind(("127.0.0.1", 0))

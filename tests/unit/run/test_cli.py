@@ -1,10 +1,12 @@
 """Bad input at the command line: one clear line, exit code 2, no traceback, nothing overwritten."""
 
+import errno
 import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +149,42 @@ def test_tasks_are_looked_for_before_anything_starts(run: Any, tiny_model: Path,
     own = ["evaluation.include_path=own", "evaluation.tasks=[far_away]"]
     assert "Hugging Face hub" in run(*train(tiny_model, words, *own))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("command", ["report", "watch", "compare", "serve", "train", "words check", "game new"])
+def test_a_path_that_the_disk_refuses_is_one_line(run: Any, command: str) -> None:
+    assert "File name too long; check the path" in run(*command.split(), "a" * 300)
+
+
+def test_what_the_disk_refuses_is_one_line_and_what_no_user_can_mend_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    def command(error: OSError, **_: Any) -> None:
+        raise error
+
+    assert run_guarded(partial(command, OSError(errno.ENOSPC, "No space left on device"))) == 2
+    assert capsys.readouterr().err.startswith("spag-ray: No space left on device; check the path")
+    of_ray = type("RayTaskError", (OSError,), {})  # of another process
+    for error in (FileNotFoundError(errno.ENOENT, "gone", "own.py"), of_ray(errno.ENOSPC, "full")):
+        with pytest.raises(OSError, match=str(error.strerror)):
+            run_guarded(partial(command, error))
+
+
+def test_what_a_library_says_as_it_ends_the_program_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    def command(code: object, **_: Any) -> None:
+        raise SystemExit(code)
+
+    for code, expected in ((None, 0), (3, 3), ("no\nlicence", 1)):
+        assert run_guarded(partial(command, code)) == expected
+    assert capsys.readouterr().err == "spag-ray: no licence\n"
+
+
+def test_a_user_who_is_not_here_has_no_folder(run: Any) -> None:
+    assert "~nobody-123/m: no such model folder" in run("train", "quickstart", "-o", "model=~nobody-123/m")
+    assert "~nobody-123/m: no such model folder" in run("serve", "~nobody-123/m")
+
+
+def test_a_game_is_not_written_into_a_file(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("keep")
+    assert "file: no game can be written there: File exists" in run("game", "new", "my_own", "--out", "file")
 
 
 def test_nothing_is_overwritten(run: Any, tmp_path: Path) -> None:
