@@ -18,10 +18,10 @@ from rich.console import Console
 
 from actors.models import load_tokenizer
 from cluster.launch import placed_run
-from cluster.launch.placed_run import any_words, training_words, words_of_file
+from cluster.launch.placed_run import any_words, prepare, training_words, words_of_file
 from cluster.monitor.terminal import say
 from cluster.run.parts import Prepared
-from cluster.runtime.run_folder import check_can_be_made, note_stop
+from cluster.runtime.run_folder import check_can_be_made, make_run_folder, note_stop
 from spag_ray.config.loading import load_config, parse_config
 from spag_ray.errors import ConfigError, InputError, RunFolderError
 from spag_ray.game.protocol import SEATS, seat_to_move
@@ -236,6 +236,19 @@ def test_a_folder_that_cannot_be_made_is_refused_before_ray_starts(tmp_path: Pat
         check_can_be_made(tmp_path / "file" / "run")
     check_can_be_made(tmp_path / "new" / "run")
     assert [path.name for path in tmp_path.iterdir()] == ["file"], "nothing is left behind"
+
+
+def test_a_run_that_cannot_be_resumed_keeps_its_configuration_and_how_it_ended(tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("cat\nriver\nlamp\n")
+    words = {"source": str(tmp_path / "words.txt"), "num_held_out": 1}
+    folder = make_run_folder(tmp_path / "run", parse_config({"words": words}))
+    (folder / "ended.json").write_text('{"ended": "finished"}')
+    before = (folder / "config.yaml").read_text()
+    (tmp_path / "words.txt").unlink()
+    with pytest.raises(InputError, match="words.txt"):
+        prepare(parse_config({"words": words, "self_play": {"rounds": 9}}), folder, resume=True)
+    assert (folder / "config.yaml").read_text() == before
+    assert read_files(folder).ended == ("finished", "")
 
 
 @pytest.mark.parametrize("has_written", [False, True])
