@@ -245,7 +245,7 @@ def test_a_run_that_cannot_be_resumed_keeps_its_configuration_and_how_it_ended(t
     (folder / "ended.json").write_text('{"ended": "finished"}')
     before = (folder / "config.yaml").read_text()
     (tmp_path / "words.txt").unlink()
-    with pytest.raises(InputError, match="words.txt"):
+    with pytest.raises(InputError, match=r"words\.txt"):
         prepare(parse_config({"words": words, "self_play": {"rounds": 9}}), folder, resume=True)
     assert (folder / "config.yaml").read_text() == before
     assert read_files(folder).ended == ("finished", "")
