@@ -155,6 +155,20 @@ def test_a_server_that_is_no_dashboard_is_one_line(said: Any, status: int, body:
     assert "no dashboard of Ray answers there" in error
 
 
+def test_a_dashboard_that_is_lost_between_two_questions_is_one_line(said: Any) -> None:
+    class Cut(_Jobs):
+        def do_GET(self) -> None:
+            if self.path == "/api/version":
+                super().do_GET()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Cut) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        for command in (("runs", "--address", address), ("stop", "/runs/one", "--address", address)):
+            assert f"{address}: " in said(*command)
+        server.shutdown()
+
+
 class _Jobs(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         version = b'{"version": "1", "ray_version": "2", "ray_commit": "3", "session_name": "s"}'

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 
+import aiohttp
 import pytest
 from rich.console import Console
 
@@ -37,7 +38,10 @@ class Client:
         return SimpleNamespace(status="FAILED", driver_exit_code=7)
 
 
-@pytest.mark.parametrize("cut", [RuntimeError("the connection is gone"), KeyboardInterrupt()])
+GONE = [RuntimeError("the connection is gone"), aiohttp.ClientError("no handshake"), TimeoutError()]
+
+
+@pytest.mark.parametrize("cut", [*GONE, KeyboardInterrupt()])
 def test_every_line_is_shown_once_with_the_jobs_exit_code(cut: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs.time, "sleep", lambda seconds: None)
     client, console = Client(["a\nb\n", cut], ["a\n", "b\nc\n"]), Console(record=True, width=80)
