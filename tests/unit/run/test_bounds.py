@@ -214,6 +214,11 @@ def test_a_check_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     assert time.monotonic() - began < 60
 
 
+def test_a_check_whose_process_was_killed_is_one_line() -> None:
+    with pytest.raises(preflight.EndedError, match="was ended; was it out of memory"):
+        preflight.in_a_process(signal.raise_signal, signal.SIGKILL)
+
+
 def test_an_interrupt_ends_a_check() -> None:
     interrupt = threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGINT))
     began = time.monotonic()
