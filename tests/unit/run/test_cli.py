@@ -14,6 +14,7 @@ import pytest
 import typer.main
 
 from cluster.cli import app
+from cluster.commands.evaluate import with_tasks
 from cluster.guarded import FLOORS, run_guarded
 from cluster.runtime.run_folder import make_run_folder
 from cluster.schedules.tournament import Entrant
@@ -98,6 +99,14 @@ def test_a_missing_config_names_the_shipped_ones(run: Any) -> None:
     assert "quickstart" in run("train", "quickstrat.yaml")
 
 
+def test_a_folder_in_place_of_a_config_is_told(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    error = run("train", "mine")
+    assert "mine is no plain file; give the path of one, or a shipped one (" in error
+    assert "did you mean" not in error
+    assert "/dev/null is no plain file" in run("words", "check", "/dev/null")
+
+
 def test_a_model_folder_without_a_tokenizer_is_named(run: Any, words: Path, tmp_path: Path) -> None:
     model = make_tiny_model(tmp_path / "bare")
     for file in ("tokenizer.json", "tokenizer_config.json"):
@@ -139,6 +148,12 @@ def test_turns_that_do_not_alternate_are_named(run: Any, tmp_path: Path) -> None
 
 def test_eval_without_tasks_says_how_to_name_some(run: Any, tiny_model: Path) -> None:
     assert "--tasks" in run("eval", "quickstart", "--model", str(tiny_model), "-o", "evaluation.tasks=[]")
+    assert "--tasks" in run("eval", "quickstart", "--model", str(tiny_model), "--tasks", " , ")
+
+
+def test_names_of_tasks_may_have_spaces_after_their_commas() -> None:
+    config = with_tasks(parse_config({}), None, " one, two,", limit=None, num_fewshot=None, downloads=False)
+    assert config.evaluation.tasks == ("one", "two")
 
 
 def test_tasks_are_looked_for_before_anything_starts(run: Any, tiny_model: Path, words: Path, tmp_path: Path) -> None:
