@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from actors.models import BUILT_IN, cache_folder
+from cluster.monitor.terminal import say
 from spag_ray.host.whole_files import refuse_existing
 from spag_ray.results.report.files import read_files
 from spag_ray.results.report.page import write_report
@@ -25,7 +25,7 @@ def make_report(folder: Path, out: Path | None, console: Console) -> None:
     if out is not None:
         refuse_existing(out)
     decode = decoder(folder, console)
-    console.print(Text(str(write_report(folder, out or folder / "report.html", decode))), soft_wrap=True)
+    say(console, str(write_report(folder, out or folder / "report.html", decode)), highlight=False)
 
 
 def report_finished(folder: Path, console: Console) -> None:
@@ -34,9 +34,7 @@ def report_finished(folder: Path, console: Console) -> None:
         make_report(folder, None, console)
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        console.print(
-            Text(f"no report ({reason}); `spag-ray report {shlex.quote(str(folder))}` makes one"), soft_wrap=True
-        )
+        say(console, f"no report ({reason}); `spag-ray report {shlex.quote(str(folder))}` makes one", highlight=False)
 
 
 def decoder(folder: Path, console: Console) -> Decode | None:
@@ -47,7 +45,7 @@ def decoder(folder: Path, console: Console) -> Decode | None:
 
             tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises plain Exception for a file that it cannot read
-            console.print(Text(f"{path} is not used: {error}"), soft_wrap=True)
+            say(console, f"{path} is not used: {error}", highlight=False)
             continue
         return lambda token_ids: tokenizer.decode(token_ids, skip_special_tokens=True)
     return None

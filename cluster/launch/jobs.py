@@ -163,7 +163,8 @@ class _Log:
                 num_new = seen - self._num_shown
                 if num_new > 0:
                     self._num_shown = seen
-                    self.console.print(text[-num_new:], end="", markup=False, highlight=False, soft_wrap=True)
+                    new = text[-num_new:]
+                    self.console.print(new, end="", markup=False, emoji=False, highlight=False, soft_wrap=True)
         except (RuntimeError, aiohttp.ClientError) as error:
             raise ConnectionError(f"the job's output is cut off: {first_line(error)}") from error
 

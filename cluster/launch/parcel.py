@@ -77,9 +77,9 @@ def parcel_of(config: RunConfig, console: Console, is_listed: bool = False, has_
         sizes = {path.relative_to(folder): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
         if is_listed:
             for path in sorted(sizes):
-                console.print(f"{sizes[path]:>10,}  {path}", soft_wrap=True, markup=False, highlight=False)
+                say(console, f"{sizes[path]:>10,}  {path}", highlight=False)
         for path in left_out(config):
-            console.print(f"left out: {path}", soft_wrap=True, markup=False, highlight=False)
+            say(console, f"left out: {path}", highlight=False)
         verb = "would send" if is_listed else "sending"
         say(console, f"{verb} {len(sizes)} files, {sum(sizes.values()) / 2**20:.1f} MiB")
         yield folder

@@ -101,7 +101,7 @@ async def serve_app(app: ASGIApp, listening: socket.socket, address: str, consol
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     server = StoppableServer(web_settings(app))
     with server.capture_signals():  # before the line that says it serves: who reads it may stop it at once
-        console.print(f"serving {address}", soft_wrap=True, markup=False, highlight=False)
+        say(console, f"serving {address}", highlight=False)
         sys.stdout.flush()
         if opens and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
             open_browser(address)

@@ -241,6 +241,13 @@ def test_quickstart_trains_into_the_next_free_folder(
 FREE = ("quickstart", "quickstart-2", "quickstart-3")
 
 
+def test_a_path_that_a_command_prints_can_be_copied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / ("a" * 120) / ":cat:.txt"
+    out.parent.mkdir()
+    assert run_guarded(lambda **options: app(["words", "--out", str(out), "--top", "10"], **options)) == 0
+    assert capsys.readouterr().out == f"10 words in {out}\n"
+
+
 def test_words_writes_a_list_that_train_accepts(tmp_path: Path) -> None:
     from spag_ray.game.words import read_words
 

@@ -2,6 +2,7 @@
 
 import gc
 import io
+import json
 import multiprocessing
 import re
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+import ray
 from rich.console import Console
 
 from actors.models import load_tokenizer
@@ -21,6 +23,7 @@ from cluster.launch import placed_run
 from cluster.launch.placed_run import any_words, prepare, training_words, words_of_file
 from cluster.monitor.terminal import say
 from cluster.run.parts import Prepared
+from cluster.runtime import run_folder
 from cluster.runtime.run_folder import check_can_be_made, make_run_folder, note_stop
 from spag_ray.config.loading import load_config, parse_config
 from spag_ray.errors import ConfigError, InputError, RunFolderError
@@ -269,6 +272,19 @@ def test_a_path_is_printed_as_it_is_and_not_read_as_markup(text: str) -> None:
     source = (Path(placed_run.__file__).parents[1] / "commands" / "train.py").read_text()
     printing = re.findall(r"console\.print\((?:[^()]|\([^()]*\))*\)", source)
     assert all("markup=False" in call for call in printing if "{" in call)
+
+
+@pytest.mark.parametrize("error", [OSError("no git"), subprocess.TimeoutExpired("git", 10)])
+def test_a_run_begins_without_an_answer_of_git(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(run_folder.subprocess, "run", run)
+    versions = json.loads((make_run_folder(tmp_path / "run", parse_config({})) / "versions.json").read_text())
+    assert versions["git_commit"] is None
+    assert versions["packages"]["ray"] == ray.__version__
 
 
 @pytest.mark.parametrize("name", ["a\nb", "\udcff", "a\x1b[31m"])
