@@ -33,7 +33,7 @@ def resolve_model(name: str, others: Iterable[str] = ()) -> str:
     """
     if name == BUILT_IN:
         return str(_converted_smollm2())
-    folder = Path(name).expanduser()
+    folder = Path(os.path.expanduser(name))
     if not folder.is_dir():
         told = f"{name}: no such model folder; give a folder with config.json and weights, or `{BUILT_IN}`"
         raise ModelError(told + meant_path(folder, [BUILT_IN, *others]))

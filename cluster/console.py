@@ -57,6 +57,10 @@ _LISTENS_WITHIN_S = 5.0
 _TRIES = 3  # a first connection right after `ray start` may fail
 
 
+class AwayError(ClusterError):
+    """The run cannot be reached now, and may be alive."""
+
+
 @dataclass(frozen=True)
 class Status:
     """What a run is doing; a line of text, or a small table in a notebook."""
@@ -124,8 +128,8 @@ class AttachedRun:
         say: Callable[[str], str] = input,
         game: str | None = None,
     ) -> str:
-        """Play against the newest weights, at the prompt; an empty line gives up. `say` is called with the prompt, and
-        returns your text. `game`: which one, if the run has several. Returns the outcome."""
+        """Play against the newest weights, at the prompt; an empty line or Ctrl-D gives up. `say` is called with the
+        prompt, and returns your text. `game`: which one, if the run has several. Returns the outcome."""
         turns: list[str] = []
         while True:
             answered = self._next_turn(word, turns, as_role, game)
@@ -137,7 +141,11 @@ class AttachedRun:
                 outcome: str = over["outcome"]
                 return outcome
             if answered["to_move"] == as_role:
-                if not (said := say(f"{as_role}> ").strip()):
+                try:
+                    said = say(f"{as_role}> ").strip()
+                except EOFError:  # Ctrl-D
+                    said = ""
+                if not said:
                     return "given up"
                 turns.append(said)
 
@@ -161,10 +169,15 @@ class AttachedRun:
         """Stop the run at a point where nothing is lost, and free its resources; kill it if it takes too long."""
         seconds = self.config.checkpoint.stop_within_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + seconds + AFTER_NOTICE_S
+        was_told = False
         with contextlib.suppress(ClusterError):  # it has ended, or does not answer
-            self._ask(lambda run: run.stop_soon.remote(seconds), seconds + AFTER_NOTICE_S)
             while (left_s := deadline - time.monotonic()) > 0:
-                self._ask(lambda run: run.status.remote(), left_s)
+                with contextlib.suppress(AwayError):  # a kill would lose what it can still save
+                    if was_told:
+                        self._ask(lambda run: run.status.remote(), left_s)
+                    else:
+                        self._ask(lambda run: run.stop_soon.remote(seconds), left_s)
+                        was_told = True
                 time.sleep(0.2)
         with contextlib.suppress(ValueError, ray.exceptions.RayError):
             ray.kill(self._handle)
@@ -179,7 +192,7 @@ class AttachedRun:
             return get(call(self._handle), timeout_s)
         except ray.exceptions.RayActorError as error:
             if is_unavailable(error):
-                raise ClusterError(f"run {self.name} cannot be reached now ({first_line(error)}); ask again") from error
+                raise AwayError(f"run {self.name} cannot be reached now ({first_line(error)}); ask again") from error
             raise ClusterError(
                 f"run {self.name} is no longer there: it has ended or died; its folder says which. To "
                 "continue it, use --resume"
@@ -255,6 +268,13 @@ def _connect(address: str | None, config: RunConfig | None = None) -> None:
     """Raises ClusterError, one line. `config`: that of a run to start; sends the code and its files to the cluster."""
     global _sent
     if ray.is_initialized():
+        connected = getattr(
+            ray.util.client.ray.client_worker, "_conn_str", None
+        )  # HOST:PORT; none on the cluster itself
+        if address is not None and connected is not None and address != f"ray://{connected}":
+            raise ClusterError(
+                f"this session is connected with ray://{connected}; call ray.shutdown() to connect it with {address}"
+            )
         return
     _sent = None
     if address is None:
@@ -303,8 +323,8 @@ def _check_listening(address: str) -> None:
             if time.monotonic() > deadline:
                 raise _no_answer(address, error.strerror or str(error)) from error
             time.sleep(0.5)
-        except OSError as error:
-            raise _no_answer(address, error.strerror or str(error)) from error
+        except (OSError, UnicodeError) as error:  # the latter of a name that no host can have
+            raise _no_answer(address, getattr(error, "strerror", None) or str(error)) from error
 
 
 @contextlib.contextmanager

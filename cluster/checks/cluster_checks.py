@@ -71,9 +71,9 @@ def cluster_checks(config: RunConfig, model: str | None, run_dir: Path) -> Itera
     if token is None:
         yield CheckResult("run folder", "fail", f"nothing can be written beside {run_dir}; choose another --run-dir")
     yield from silent
-    yield from report_checks(
-        config, size, [node.resources for node in nodes], here=here, reports=reports, run_dir=run_dir
-    )
+    if reports:  # else no node has answered: nothing holds for all of them
+        resources = [node.resources for node in nodes]
+        yield from report_checks(config, size, resources, here=here, reports=reports, run_dir=run_dir)
     yield from port_checks(config, reports)
 
 
@@ -105,12 +105,13 @@ def node_reports(nodes: Sequence[Node], wanted: Wanted) -> Iterator[NodeReport |
 def port_checks(config: RunConfig, reports: Sequence[NodeReport]) -> Iterator[CheckResult]:
     """Whether learner ranks can bind a port on each node, and whether the dashboard accepts jobs. The GCS needs no
     check: without it, there would be no nodes."""
-    for report in reports:
-        if report.port_fault:
-            told = f"no port can be bound on {report.node} ({report.port_fault}), but learner ranks need one"
-            yield CheckResult("ports", "fail", f"{told}; check its address and its firewall")
+    blocked = [report for report in reports if report.port_fault]
+    for report in blocked:
+        told = f"no port can be bound on {report.node} ({report.port_fault}), but learner ranks need one"
+        yield CheckResult("ports", "fail", f"{told}; check its address and its firewall")
     if config.cluster.address is None:
-        yield CheckResult("ports", "pass", "Ray was started here and listens on loopback only")
+        if not blocked:
+            yield CheckResult("ports", "pass", "Ray was started here and listens on loopback only")
         return
     dashboard = urlsplit("//" + (ray._private.worker.get_dashboard_url() or ""))
     if not dashboard.hostname or not _answers(dashboard.hostname, dashboard.port or 8265):
@@ -118,7 +119,8 @@ def port_checks(config: RunConfig, reports: Sequence[NodeReport]) -> Iterator[Ch
         yield CheckResult("ports", "warn", told)
     else:
         where = f"GCS at {ray.get_runtime_context().gcs_address}, jobs at http://{dashboard.netloc}"
-        yield CheckResult("ports", "pass", f"{where}; learner ranks can bind a port on every node")
+        bound = "; learner ranks can bind a port on every node" if reports and not blocked else ""
+        yield CheckResult("ports", "pass", where + bound)
 
 
 def read_by_actors(config: RunConfig, model: str | None) -> list[str]:

@@ -62,7 +62,7 @@ def look(node: str, wanted: Wanted, host: str = "") -> NodeReport:
     return NodeReport(
         node,
         {"python": ".".join(map(str, sys.version_info[:2])), **package_versions(), "cuda": _cuda()},
-        {path: _bytes_of(Path(path).expanduser()) for path in wanted.paths},
+        {path: _bytes_of(Path(os.path.expanduser(path))) for path in wanted.paths},
         wanted.token is None or _reads(*wanted.token),
         gpus=gpus,
         gpu_driver=driver,

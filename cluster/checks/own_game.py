@@ -84,17 +84,22 @@ def remedy(kind: str) -> str:
 
 def run_new(name: str, out: Path, console: Console) -> None:
     """`spag-ray game new`: writes both files and prints what to do next. Raises InputError for a name that cannot be
-    that of a module, and for files that exist."""
+    that of a module, for files that exist, and for a folder that cannot be written to."""
     _check_name(name)
     names = {"module": name, "name": "".join(part.capitalize() for part in name.split("_"))}
     game, test = out / f"{name}.py", out / f"test_{name}.py"
     for path in (game, test):
         refuse_existing(path)
-    out.mkdir(parents=True, exist_ok=True)
-    for path, template in ((game, "new_game.txt"), (test, "new_game_test.txt")):
-        text = Path(__file__).with_name(template).read_text(encoding="utf-8")
-        with path.open("x", encoding="utf-8") as file:
-            file.write(string.Template(text).substitute(names))
+    texts = [
+        Path(__file__).with_name(each).read_text(encoding="utf-8") for each in ("new_game.txt", "new_game_test.txt")
+    ]
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for path, text in zip((game, test), texts, strict=True):
+            with path.open("x", encoding="utf-8") as file:
+                file.write(string.Template(text).substitute(names))
+    except OSError as error:
+        raise InputError(f"{out}: no game can be written there: {error.strerror}; choose another --out") from error
     console.print(Text(f"{game}: {names['name']}, a game that plays; {test} tests it"), soft_wrap=True)
     for command in _next_commands(name, shlex.quote(f"{game}:{names['name']}")):
         console.print(Text(f"  {command}"), soft_wrap=True)

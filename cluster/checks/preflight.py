@@ -9,7 +9,7 @@ import pickle
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,10 @@ _LENGTHS = (
 _LENGTH_IS_SCALED = ("su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling")
 _FRAME = 256  # tokens of a chat template around a row, and more
 _NUM_CHECKED = 20  # games that show the faults of a game, in a moment
+
+
+class EndedError(ConfigError):
+    """The process of a check was ended from outside, or by a library that crashed in it."""
 
 
 def check_files(config: RunConfig) -> None:
@@ -318,10 +322,9 @@ def check_with_imports(config: RunConfig, check: Callable[..., None], mark: str 
         try:
             if mark is None or mark not in known:
                 in_a_process(check, downloads=downloads)
-        except SpagError:
-            raise
-        except Exception:  # the other process names a package that is missing or broken in one line
-            check_imports()
+        except Exception as error:
+            if not isinstance(error, SpagError) or isinstance(error, EndedError):
+                check_imports()  # the other process names a package that is missing or broken in one line
             raise
         check_imports()
         if mark is not None:
@@ -330,7 +333,8 @@ def check_with_imports(config: RunConfig, check: Callable[..., None], mark: str 
 
 def in_a_process(check: Callable[..., None], *arguments: Any, downloads: bool = False) -> None:
     """Runs a check in its own process, so that this process does not keep the libraries that it imports (0.4 GiB).
-    Raises ConfigError if it takes longer than CHECK_WITHIN_S; if it `downloads` data sets, DOWNLOAD_WITHIN_S."""
+    Raises ConfigError if it takes longer than CHECK_WITHIN_S; if it `downloads` data sets, DOWNLOAD_WITHIN_S. Raises
+    EndedError if it was ended."""
     within_s = DOWNLOAD_WITHIN_S if downloads else CHECK_WITHIN_S
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         checking = pool.submit(_told, check, *arguments)
@@ -349,6 +353,11 @@ def in_a_process(check: Callable[..., None], *arguments: Any, downloads: bool = 
                 told = f"the data sets of evaluation.tasks were not downloaded and checked within {within_s:g} s; "
                 told += "is the network slow or gone? What has been downloaded is kept for the next try"
             raise ConfigError(told) from error
+        except BrokenExecutor as error:
+            raise EndedError(
+                "the process that checks model, prompts and words was ended; was it out of memory? Make room for it "
+                "(about 1 GiB), and start again"
+            ) from error
 
 
 def _told(check: Callable[..., None], *arguments: Any) -> None:

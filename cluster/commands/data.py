@@ -6,7 +6,6 @@ from collections.abc import Collection
 from pathlib import Path
 
 from rich.console import Console
-from rich.text import Text
 
 from cluster.monitor.terminal import say
 from spag_ray.config.shipped import find_config
@@ -31,7 +30,7 @@ def run_words(out: Path, top: int, console: Console) -> None:
     """`spag-ray words`: the `top` most frequent words, one per line."""
     chosen = top_words(top)
     write_words(out, chosen)
-    console.print(f"{len(chosen)} words in {out}", markup=False)
+    say(console, f"{len(chosen)} words in {out}")
 
 
 def run_words_check(deck: str, console: Console) -> bool:
@@ -60,7 +59,7 @@ def run_reward(
     if sft is not None:
         rows = rows + read_sft(sft)
     write_samples(out, rows)
-    console.print(f"{len(rows)} training rows from {len(games)} games in {out}", markup=False)
+    say(console, f"{len(rows)} training rows from {len(games)} games in {out}")
 
 
 def run_export(
@@ -76,4 +75,4 @@ def run_export(
     if files.config is None:
         notes.append("config.yaml cannot be read: rewards of Taboo and advantages are left out")
     for line in (*notes, f"{rows.num_rows:,} {unit} of {rows.num_games:,} games in {out}"):
-        console.print(Text(line), soft_wrap=True)
+        say(console, line, highlight=False)

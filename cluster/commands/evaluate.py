@@ -24,7 +24,8 @@ def with_tasks(
     config: RunConfig, model: str | None, tasks: str | None, limit: int | None, num_fewshot: int | None, downloads: bool
 ) -> RunConfig:
     """The configuration with what the command's options say; None: as it is. `tasks`: names, separated by commas."""
-    given = {"tasks": tuple(tasks.split(",")) if tasks else None, "task_limit": limit, "num_fewshot": num_fewshot}
+    names = None if tasks is None else tuple(filter(None, map(str.strip, tasks.split(","))))
+    given = {"tasks": names, "task_limit": limit, "num_fewshot": num_fewshot}
     changes = {key: value for key, value in given.items() if value is not None}
     changes |= {"download": True} if downloads else {}
     evaluation = config.evaluation.model_copy(update=changes)

@@ -9,6 +9,7 @@ from rich.console import Console
 from actors.models import load_tokenizer, resolve_model
 from cluster.checks.preflight import check_folder, check_learning, in_a_process
 from cluster.launch.placed_run import any_words, placed_run, watch_run
+from cluster.monitor.terminal import say
 from cluster.runtime.output_files import folder_beside
 from cluster.runtime.ray_session import get
 from cluster.runtime.run_folder import make_run_folder
@@ -53,4 +54,4 @@ def run_learn(config: RunConfig, method: str, data: Path, out: Path, console: Co
         learning = run.learn_only.remote("imitation" if imitating else "self_play", games, sft, str(out))
         watch_run(run, learning, console)
         get(learning)
-    console.print(f"model in {out}", markup=False)
+    say(console, f"model in {out}")

@@ -11,6 +11,7 @@ from actors.models import resolve_model
 from cluster.checks.imports import check_imports
 from cluster.checks.preflight import check_model, check_words, in_a_process
 from cluster.launch.placed_run import cards_of, every_words, placed_run, watch_run, words_of_file
+from cluster.monitor.terminal import say
 from cluster.planning.placement import with_room_for_engines
 from cluster.runtime.output_files import folder_beside
 from cluster.runtime.ray_session import get
@@ -44,6 +45,4 @@ def run_play(
         games = get(playing)
     write_games(out, games)
     outcomes = Counter(game["outcome"] for game in games)
-    console.print(
-        f"{len(games)} games in {out}: " + ", ".join(f"{n} {name}" for name, n in outcomes.most_common()), markup=False
-    )
+    say(console, f"{len(games)} games in {out}: " + ", ".join(f"{n} {name}" for name, n in outcomes.most_common()))

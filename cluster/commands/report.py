@@ -3,15 +3,16 @@ arguments of `compare` and `config`, whose code no job needs."""
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from actors.models import BUILT_IN, cache_folder
+from cluster.monitor.terminal import say
 from spag_ray.host.whole_files import refuse_existing
 from spag_ray.results.report.files import read_files
 from spag_ray.results.report.page import write_report
@@ -24,7 +25,7 @@ def make_report(folder: Path, out: Path | None, console: Console) -> None:
     if out is not None:
         refuse_existing(out)
     decode = decoder(folder, console)
-    console.print(Text(str(write_report(folder, out or folder / "report.html", decode))), soft_wrap=True)
+    say(console, str(write_report(folder, out or folder / "report.html", decode)), highlight=False)
 
 
 def report_finished(folder: Path, console: Console) -> None:
@@ -33,9 +34,7 @@ def report_finished(folder: Path, console: Console) -> None:
         make_report(folder, None, console)
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        console.print(
-            Text(f"no report ({reason}); `spag-ray report {shlex.quote(str(folder))}` makes one"), soft_wrap=True
-        )
+        say(console, f"no report ({reason}); `spag-ray report {shlex.quote(str(folder))}` makes one", highlight=False)
 
 
 def decoder(folder: Path, console: Console) -> Decode | None:
@@ -46,7 +45,7 @@ def decoder(folder: Path, console: Console) -> Decode | None:
 
             tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises plain Exception for a file that it cannot read
-            console.print(Text(f"{path} is not used: {error}"), soft_wrap=True)
+            say(console, f"{path} is not used: {error}", highlight=False)
             continue
         return lambda token_ids: tokenizer.decode(token_ids, skip_special_tokens=True)
     return None
@@ -56,7 +55,7 @@ def _tokenizers(folder: Path) -> list[Path]:
     config = read_files(folder).config
     models = sorted(path for path in (folder / "models").glob("*") if path.is_dir())
     if config is not None:
-        models.append(cache_folder() / BUILT_IN if config.model == BUILT_IN else Path(config.model).expanduser())
+        models.append(cache_folder() / BUILT_IN if config.model == BUILT_IN else Path(os.path.expanduser(config.model)))
     return [path for model in models if (path := model / "tokenizer.json").is_file()]
 
 

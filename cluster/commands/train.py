@@ -20,7 +20,7 @@ from cluster.monitor.terminal import say
 from cluster.monitor.train_log import TrainLog, printed_on
 from cluster.run.parts import Prepared
 from cluster.runtime.ray_session import get, is_job, ray_session
-from cluster.runtime.run_folder import check_is_run, make_run_folder, with_kept_dtypes
+from cluster.runtime.run_folder import check_is_run, make_run_folder, reopen_run_folder, with_kept_dtypes
 from cluster.runtime.stop_notice import notice_to_stop
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import CollapseError, StopRequestedError
@@ -56,7 +56,7 @@ def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease
     with ray_session(config.cluster):
         for warning in check_cluster(config, prepared.model, folder):
             say(console, f"warning: {warning}")
-        folder = make_run_folder(folder, config) if lease is None else lease.folder
+        folder = make_run_folder(folder, config) if lease is None else reopen_run_folder(lease.folder, config)
         log.open(folder)
         say(console, f"run folder: {folder}")
         say(console, f"model: {prepared.model}; {'; '.join(_splits(config, prepared))}")

@@ -100,14 +100,18 @@ class AttachedSource:
         self._newest: dict[str, Any] | None = None
 
     def look(self) -> RunView:
+        from cluster.console import AwayError
         from cluster.runtime.ray_session import ClusterError
 
         try:
             for line in self._new():
                 self._view.take(line)
             self._view.progress = self._run.status().progress
-        except ClusterError:
-            self._view.end = "the run has ended; its folder says how"
+        except AwayError:
+            if self._newest is None:
+                raise
+        except ClusterError as error:
+            self._view.end = str(error)
         except ConnectionError:
             self._view.end = "the cluster no longer answers"
         return self._view

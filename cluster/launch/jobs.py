@@ -128,8 +128,8 @@ def follow_job(client: Any, job: str, console: Console, ask: Callable[[], bool])
         try:
             if client.get_job_status(job).is_terminal():
                 break
-            with contextlib.suppress(RuntimeError):  # the connection was lost; if it does not come back, the next
-                asyncio.run(log.show())  # question for the status says so
+            with contextlib.suppress(OSError):  # if the connection does not come back, the next question for the status
+                asyncio.run(log.show())  # says so
             time.sleep(0.5)
         except KeyboardInterrupt:
             if not ask():
@@ -153,14 +153,20 @@ class _Log:
     _num_shown: int = 0
 
     async def show(self) -> None:
-        """Prints the output until the job or the connection ends."""
+        """Prints the output until the job or the connection ends. Raises ConnectionError if that was lost."""
+        import aiohttp  # with Ray's client
+
         seen = 0
-        async for text in self.client.tail_job_logs(self.job):
-            seen += len(text)
-            num_new = seen - self._num_shown
-            if num_new > 0:
-                self._num_shown = seen
-                self.console.print(text[-num_new:], end="", markup=False, highlight=False, soft_wrap=True)
+        try:
+            async for text in self.client.tail_job_logs(self.job):
+                seen += len(text)
+                num_new = seen - self._num_shown
+                if num_new > 0:
+                    self._num_shown = seen
+                    new = text[-num_new:]
+                    self.console.print(new, end="", markup=False, emoji=False, highlight=False, soft_wrap=True)
+        except (RuntimeError, aiohttp.ClientError) as error:
+            raise ConnectionError(f"the job's output is cut off: {first_line(error)}") from error
 
 
 def check_run_dir(run_dir: Path) -> None:
@@ -205,5 +211,5 @@ def _said_in_one_line(address: str) -> Iterator[None]:
         yield
     except ray.exceptions.AuthenticationError as error:
         raise no_token(address) from error
-    except (ConnectionError, RuntimeError) as error:
+    except (OSError, RuntimeError) as error:  # the former also of `requests`: the connection is lost, or no answer came
         raise ClusterError(f"{address}: {first_line(error)}") from error

@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from spag_ray.errors import ConfigError
 from spag_ray.games.registry import SHIPPED
 
 MAX_BYTES = 100 * 2**20
+GIT_WITHIN_S = 30.0
 PACKAGES = ("spag_ray", "actors", "learners", "cluster")
 # Of the commands a job uses only these modules, and none of these files: it runs `train` with one configuration.
 _USED_OF_COMMANDS = ("__init__.py", "game.py", "report.py", "train.py")
@@ -62,29 +63,36 @@ def parcel_of(config: RunConfig, console: Console, is_listed: bool = False, has_
 
     Raises ConfigError for more than MAX_BYTES, and for a path whose files cannot be sent.
     """
+    files = [*package_files(needs_of(config, has_seeds)), *named_files(config)]
     with tempfile.TemporaryDirectory(prefix="spag-ray-job-") as name:
         folder = Path(name)
-        for source, target in [*package_files(needs_of(config, has_seeds)), *named_files(config)]:
-            (folder / target).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, folder / target)
+        try:
+            _check_size({target: source.stat().st_size for source, target in files})  # before anything is copied
+            for source, target in files:
+                (folder / target).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, folder / target)
+        except OSError as error:
+            raise ConfigError(f"the job's files cannot be copied to be sent: {error}") from error
         write_config(folder / "run.yaml", config, for_elsewhere=True)
         sizes = {path.relative_to(folder): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
-        total = sum(sizes.values())
-        if total > MAX_BYTES:
-            largest = sorted(sizes, key=lambda path: -sizes[path])[:3]
-            names = ", ".join(f"{path} ({sizes[path] / 2**20:.0f} MiB)" for path in largest)
-            raise ConfigError(
-                f"the job's files have {total / 2**20:.0f} MiB, the limit is {MAX_BYTES // 2**20}; the largest: "
-                f"{names}; put these where every node can read them, and name them by an absolute path"
-            )
         if is_listed:
             for path in sorted(sizes):
-                console.print(f"{sizes[path]:>10,}  {path}", soft_wrap=True, markup=False, highlight=False)
+                say(console, f"{sizes[path]:>10,}  {path}", highlight=False)
         for path in left_out(config):
-            console.print(f"left out: {path}", soft_wrap=True, markup=False, highlight=False)
+            say(console, f"left out: {path}", highlight=False)
         verb = "would send" if is_listed else "sending"
-        say(console, f"{verb} {len(sizes)} files, {total / 2**20:.1f} MiB")
+        say(console, f"{verb} {len(sizes)} files, {sum(sizes.values()) / 2**20:.1f} MiB")
         yield folder
+
+
+def _check_size(sizes: Mapping[Path, int]) -> None:
+    if (total := sum(sizes.values())) > MAX_BYTES:
+        largest = sorted(sizes, key=lambda path: -sizes[path])[:3]
+        names = ", ".join(f"{path} ({sizes[path] / 2**20:.0f} MiB)" for path in largest)
+        raise ConfigError(
+            f"the job's files have {total / 2**20:.0f} MiB, the limit is {MAX_BYTES // 2**20}; the largest: "
+            f"{names}; put these where every node can read them, and name them by an absolute path"
+        )
 
 
 def needs_of(config: RunConfig, has_seeds: bool = False) -> set[str]:
@@ -195,7 +203,12 @@ def _contents(root: Path) -> _Contents:
 def _git(root: Path, command: list[str]) -> bytes:
     """The output of git. Raises ConfigError if git is not installed or fails."""
     try:
-        done = subprocess.run(command, capture_output=True, timeout=30, check=False)
+        done = subprocess.run(command, capture_output=True, timeout=GIT_WITHIN_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise ConfigError(
+            f"{root}: git has not listed the files there within {GIT_WITHIN_S:g} s; name a folder with fewer files, or "
+            "put them where every node can read them, and name them by an absolute path"
+        ) from error
     except OSError as error:
         raise ConfigError(
             f"{root}: git is needed to find ignored files, but cannot be called ({error.strerror}); install it"

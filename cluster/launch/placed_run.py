@@ -32,6 +32,7 @@ from cluster.runtime.output_files import label_of
 from cluster.runtime.ray_session import NAMESPACE, ClusterError, NoAnswerError, get, is_unavailable, ray_session
 from cluster.runtime.run_folder import (
     check_can_be_made,
+    check_continues,
     check_is_run,
     make_run_folder,
     note_stop,
@@ -56,10 +57,11 @@ RUN_SILENT_S = 300.0  # a Run whose process is stopped, or so busy that it is as
 
 
 def prepare(config: RunConfig, folder: Path, resume: bool) -> Prepared:
-    """Makes all checks that are possible before Ray is started. Raises SpagError for the first fault."""
+    """Makes all checks that are possible before Ray is started. Raises SpagError for the first fault. Writes nothing: a
+    run that cannot be resumed keeps its configuration and how it ended."""
     if resume and folder.exists():
         to_resume(folder, config.checkpoint)
-        reopen_run_folder(folder, config)
+        check_continues(folder, config)
     else:
         check_can_be_made(folder)
     cards = cards_of(config)
@@ -83,7 +85,10 @@ def place_detached(config: RunConfig, folder: Path, resume: bool) -> list[str]:
             config = with_kept_dtypes(config, folder)
         prepared = prepare(config, folder, resume=lease is not None)
         warnings = idle_values(config, prepared.words) + check_cluster(config, prepared.model, folder)
-        lease = lease or stack.enter_context(held(make_run_folder(folder, config)))
+        if lease is None:
+            lease = stack.enter_context(held(make_run_folder(folder, config)))
+        else:
+            reopen_run_folder(folder, config)
         run = _created(config, folder, lease, prepared, namespace=NAMESPACE, lifetime="detached")
         try:
             get(run.status.remote())  # an error of its constructor is raised here

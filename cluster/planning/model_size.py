@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +53,7 @@ def model_size(model: str, shape: ModelShape | None) -> ModelSize | None:
 
     Raises ModelError for a config.json or a header that cannot be read.
     """
-    folder = cache_folder() / BUILT_IN if model == BUILT_IN else Path(model).expanduser()
+    folder = cache_folder() / BUILT_IN if model == BUILT_IN else Path(os.path.expanduser(model))
     if not (folder / "config.json").is_file():
         if shape is None:
             return None

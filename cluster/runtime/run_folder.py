@@ -11,7 +11,7 @@ import sys
 import tempfile
 import unicodedata
 from collections.abc import Iterator
-from importlib.metadata import distributions
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -179,8 +179,10 @@ def _differences(then: dict[str, Any], now: dict[str, Any], prefix: str = "") ->
 
 
 def _versions(seed: int) -> dict[str, object]:
-    installed = {distribution.name: distribution.version for distribution in distributions()}
-    packages = {name: installed[name] for name in _PACKAGES if name in installed}
+    packages = {}
+    for name in _PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            packages[name] = version(name)
     return {
         "spag_ray": __version__,
         "git_commit": _git_commit(),
@@ -197,6 +199,6 @@ def _git_commit() -> str | None:
         done = subprocess.run(
             ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=False
         )
-    except OSError:
+    except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

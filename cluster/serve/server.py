@@ -101,7 +101,7 @@ async def serve_app(app: ASGIApp, listening: socket.socket, address: str, consol
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     server = StoppableServer(web_settings(app))
     with server.capture_signals():  # before the line that says it serves: who reads it may stop it at once
-        console.print(f"serving {address}", soft_wrap=True, markup=False, highlight=False)
+        say(console, f"serving {address}", highlight=False)
         sys.stdout.flush()
         if opens and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
             open_browser(address)
@@ -144,7 +144,7 @@ class StoppableServer(uvicorn.Server):
 def _served(wanted: ServeWanted) -> tuple[str, RunConfig, dict[str, Opponent]]:
     """(title, configuration, models) of a run's folder with all its stages, one stage's model inside of it, or any
     model's folder."""
-    folder = Path(wanted.target).expanduser()
+    folder = Path(os.path.expanduser(wanted.target))
     stage = wanted.stage
     is_of_run = folder.parent.name == "models" and (folder.parent.parent / "config.yaml").is_file()
     if is_of_run and stage is None:
@@ -191,7 +191,7 @@ def bound(host: str, port: int) -> Iterator[socket.socket]:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(place)
         listening.listen(64)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:  # the last of a name that no host can have
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"--port {port} on {host}: {reason}; choose another, or 0 for any free one") from error
     with listening:

@@ -33,5 +33,7 @@ def find_config(name: str, folder: str = "") -> Path:
         if candidate.is_file():
             return candidate
     shipped = sorted(path.stem for path in root.iterdir() if path.is_file())
+    if given.exists():
+        raise ConfigError(f"{name} is no plain file; give the path of one, or a shipped one ({', '.join(shipped)})")
     told = f"{name}: no such file, and none of the shipped ones ({', '.join(shipped)}); check the path"
     raise ConfigError(told + meant_path(relative, shipped))

@@ -124,6 +124,14 @@ def test_every_form_that_works_is_taken() -> None:
     assert parse_config({"cluster": {"address": "head:6379"}}).cluster.address == "head:6379"
 
 
+@pytest.mark.parametrize("host", ["a..b", "a" * 70])
+def test_a_name_that_no_host_can_have_is_one_line(said: Any, host: str) -> None:
+    assert f"ray://{host}:10001 does not answer this session" in said("attach", f"ray://{host}:10001")
+    assert f"--port 0 on {host}: " in said(
+        "serve", "smollm2-135m-instruct", "--host", host, "--port", "0", "--allow-network", "--no-browser"
+    )
+
+
 def test_where_nobody_listens_a_session_says_so_at_once(said: Any) -> None:
     with socket.socket() as closed:  # bound, never listening
         closed.bind(("127.0.0.1", 0))
@@ -145,6 +153,20 @@ def test_a_server_that_is_no_dashboard_is_one_line(said: Any, status: int, body:
         error = said("runs", "--address", f"http://127.0.0.1:{server.server_port}")
         server.shutdown()
     assert "no dashboard of Ray answers there" in error
+
+
+def test_a_dashboard_that_is_lost_between_two_questions_is_one_line(said: Any) -> None:
+    class Cut(_Jobs):
+        def do_GET(self) -> None:
+            if self.path == "/api/version":
+                super().do_GET()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Cut) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        for command in (("runs", "--address", address), ("stop", "/runs/one", "--address", address)):
+            assert f"{address}: " in said(*command)
+        server.shutdown()
 
 
 class _Jobs(BaseHTTPRequestHandler):

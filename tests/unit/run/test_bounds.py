@@ -17,8 +17,10 @@ from rich.console import Console
 from cluster.buffer import buffer_actor
 from cluster.buffer.buffer_actor import Buffer
 from cluster.checks import preflight
-from cluster.console import AttachedRun
+from cluster.commands.watch import AttachedSource
+from cluster.console import AttachedRun, attach
 from cluster.launch import jobs, placed_run
+from cluster.monitor.run_view import KINDS
 from cluster.rollout.arenas import game_within_s
 from cluster.run.run import CONTROL, SESSIONS, Run
 from cluster.runtime import ray_session
@@ -125,6 +127,67 @@ def test_the_stop_of_a_session_kills_a_run_that_answers_nothing(monkeypatch: pyt
     assert killed == [handle]
 
 
+class Asked:
+    """A run over Ray Client that answers each question with the next of these, or raises it, and has then ended."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **answers: list[Any]) -> None:
+        config = parse_config({})
+        self.asked: list[str] = []
+        self._answers = answers | {"described": [{"folder": "/runs/a", "config": config.model_dump(mode="json")}]}
+        monkeypatch.setattr("cluster.console.get", self._answer)
+        handle: Any = SimpleNamespace(
+            **{name: SimpleNamespace(remote=lambda *_, name=name: name) for name in self._answers}
+        )
+        self.run = AttachedRun("a", handle)
+
+    def _answer(self, ref: Any, timeout_s: float) -> Any:
+        self.asked.append(ref)
+        answers = self._answers[ref]
+        answer = answers.pop(0) if answers else ray.exceptions.RayActorError()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def away() -> Exception:
+    return ray.exceptions.ActorUnavailableError("the connection is cut", b"0" * 16)
+
+
+def test_the_stop_of_a_session_does_not_kill_a_run_that_is_away_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Asked(monkeypatch, stop_soon=[away(), None], status=[None, away(), None])
+    monkeypatch.setattr(ray, "kill", lambda handle: session.asked.append("killed"))
+    session.run.stop(timeout_s=30.0)
+    assert session.asked == ["described", "stop_soon", "stop_soon", *4 * ["status"], "killed"], "once it had ended"
+
+
+def test_a_watched_run_that_is_away_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = {"time": 1.0, "kind": "play"}
+    session = Asked(monkeypatch, metrics=[[line], *(len(KINDS) - 1) * [[]], away(), [line]], status=2 * [Progress()])
+    source = AttachedSource(session.run)
+    for _ in range(3):
+        assert source.look().end is None
+    assert "it has ended or died" in str(source.look().end)
+
+
+def test_ctrl_d_gives_a_game_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(prompt: str) -> str:
+        raise EOFError
+
+    answered: dict[str, Any] = {"turns": [], "verdict": None, "to_move": "attacker", "version": 1}
+    assert Asked(monkeypatch, play_turn=[answered]).run.play("river", say=ended) == "given up"
+
+
+def test_a_session_does_not_take_one_cluster_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray.util.client, "ray", SimpleNamespace(client_worker=SimpleNamespace(_conn_str="one:10001")))
+    monkeypatch.setattr("cluster.console.runs_here", list)
+    for address in (None, "ray://one:10001"):
+        with pytest.raises(ClusterError, match="there is not one run"):
+            attach(address)
+    with pytest.raises(ClusterError, match=r"is connected with ray://one:10001; call ray.shutdown\(\)"):
+        attach("ray://two:10001")
+
+
 def test_a_job_that_does_not_end_is_not_waited_for_any_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 10**6, 40))
     monkeypatch.setattr(jobs, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda seconds: None))
@@ -147,6 +210,11 @@ def test_a_check_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="took longer than 1 s; is the disk"):
         preflight.in_a_process(time.sleep, 600)
     assert time.monotonic() - began < 60
+
+
+def test_a_check_whose_process_was_killed_is_one_line() -> None:
+    with pytest.raises(preflight.EndedError, match="was ended; was it out of memory"):
+        preflight.in_a_process(signal.raise_signal, signal.SIGKILL)
 
 
 def test_an_interrupt_ends_a_check() -> None:

@@ -1,10 +1,12 @@
 """Bad input at the command line: one clear line, exit code 2, no traceback, nothing overwritten."""
 
+import errno
 import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 import typer.main
 
 from cluster.cli import app
+from cluster.commands.evaluate import with_tasks
 from cluster.guarded import FLOORS, run_guarded
 from cluster.runtime.run_folder import make_run_folder
 from cluster.schedules.tournament import Entrant
@@ -96,6 +99,14 @@ def test_a_missing_config_names_the_shipped_ones(run: Any) -> None:
     assert "quickstart" in run("train", "quickstrat.yaml")
 
 
+def test_a_folder_in_place_of_a_config_is_told(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    error = run("train", "mine")
+    assert "mine is no plain file; give the path of one, or a shipped one (" in error
+    assert "did you mean" not in error
+    assert "/dev/null is no plain file" in run("words", "check", "/dev/null")
+
+
 def test_a_model_folder_without_a_tokenizer_is_named(run: Any, words: Path, tmp_path: Path) -> None:
     model = make_tiny_model(tmp_path / "bare")
     for file in ("tokenizer.json", "tokenizer_config.json"):
@@ -137,6 +148,12 @@ def test_turns_that_do_not_alternate_are_named(run: Any, tmp_path: Path) -> None
 
 def test_eval_without_tasks_says_how_to_name_some(run: Any, tiny_model: Path) -> None:
     assert "--tasks" in run("eval", "quickstart", "--model", str(tiny_model), "-o", "evaluation.tasks=[]")
+    assert "--tasks" in run("eval", "quickstart", "--model", str(tiny_model), "--tasks", " , ")
+
+
+def test_names_of_tasks_may_have_spaces_after_their_commas() -> None:
+    config = with_tasks(parse_config({}), None, " one, two,", limit=None, num_fewshot=None, downloads=False)
+    assert config.evaluation.tasks == ("one", "two")
 
 
 def test_tasks_are_looked_for_before_anything_starts(run: Any, tiny_model: Path, words: Path, tmp_path: Path) -> None:
@@ -147,6 +164,42 @@ def test_tasks_are_looked_for_before_anything_starts(run: Any, tiny_model: Path,
     own = ["evaluation.include_path=own", "evaluation.tasks=[far_away]"]
     assert "Hugging Face hub" in run(*train(tiny_model, words, *own))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("command", ["report", "watch", "compare", "serve", "train", "words check", "game new"])
+def test_a_path_that_the_disk_refuses_is_one_line(run: Any, command: str) -> None:
+    assert "File name too long; check the path" in run(*command.split(), "a" * 300)
+
+
+def test_what_the_disk_refuses_is_one_line_and_what_no_user_can_mend_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    def command(error: OSError, **_: Any) -> None:
+        raise error
+
+    assert run_guarded(partial(command, OSError(errno.ENOSPC, "No space left on device"))) == 2
+    assert capsys.readouterr().err.startswith("spag-ray: No space left on device; check the path")
+    of_ray = type("RayTaskError", (OSError,), {})  # of another process
+    for error in (FileNotFoundError(errno.ENOENT, "gone", "own.py"), of_ray(errno.ENOSPC, "full")):
+        with pytest.raises(OSError, match=str(error.strerror)):
+            run_guarded(partial(command, error))
+
+
+def test_what_a_library_says_as_it_ends_the_program_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    def command(code: object, **_: Any) -> None:
+        raise SystemExit(code)
+
+    for code, expected in ((None, 0), (3, 3), ("no\nlicence", 1)):
+        assert run_guarded(partial(command, code)) == expected
+    assert capsys.readouterr().err == "spag-ray: no licence\n"
+
+
+def test_a_user_who_is_not_here_has_no_folder(run: Any) -> None:
+    assert "~nobody-123/m: no such model folder" in run("train", "quickstart", "-o", "model=~nobody-123/m")
+    assert "~nobody-123/m: no such model folder" in run("serve", "~nobody-123/m")
+
+
+def test_a_game_is_not_written_into_a_file(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("keep")
+    assert "file: no game can be written there: File exists" in run("game", "new", "my_own", "--out", "file")
 
 
 def test_nothing_is_overwritten(run: Any, tmp_path: Path) -> None:
@@ -186,6 +239,13 @@ def test_quickstart_trains_into_the_next_free_folder(
 
 
 FREE = ("quickstart", "quickstart-2", "quickstart-3")
+
+
+def test_a_path_that_a_command_prints_can_be_copied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / ("a" * 120) / ":cat:.txt"
+    out.parent.mkdir()
+    assert run_guarded(lambda **options: app(["words", "--out", str(out), "--top", "10"], **options)) == 0
+    assert capsys.readouterr().out == f"10 words in {out}\n"
 
 
 def test_words_writes_a_list_that_train_accepts(tmp_path: Path) -> None:

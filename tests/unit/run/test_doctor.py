@@ -3,11 +3,12 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cluster.checks import node_report
+from cluster.checks import cluster_checks, node_report
 from cluster.checks.check_results import (
     CheckResult,
     folder_check,
@@ -244,3 +245,21 @@ def test_on_a_cluster_the_doctors_own_machine_is_not_asked_what_it_can_import(
         found = doctor._results(config, tmp_path)
         checks = [next(found).check for _ in range(3)]
         assert ("imports" in checks) == told
+
+
+def test_a_node_on_which_no_port_can_be_bound_passes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_checks, "_answers", lambda host, port: True)
+    worker = SimpleNamespace(get_dashboard_url=lambda: "10.0.0.1:8265")
+    context = SimpleNamespace(gcs_address="10.0.0.1:6379")
+    monkeypatch.setattr(
+        cluster_checks,
+        "ray",
+        SimpleNamespace(_private=SimpleNamespace(worker=worker), get_runtime_context=lambda: context),
+    )
+    for address in (None, "10.0.0.1:6379"):
+        config = parse_config({"cluster": {"address": address}})
+        blocked = [HERE, replace(HERE, node="b", port_fault="no such address")]
+        texts = [each.text for each in cluster_checks.port_checks(config, blocked)]
+        assert "no port can be bound on b (no such address)" in texts[0]
+        assert not any("loopback" in text or "on every node" in text for text in texts[1:])
+        assert len(list(cluster_checks.port_checks(config, [HERE]))) == 1

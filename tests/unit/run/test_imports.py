@@ -1,5 +1,6 @@
 """What a run needs is imported before it starts, and a package that is missing is named in one line."""
 
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -92,6 +93,14 @@ def test_an_error_of_the_other_checks_does_not_wait_for_the_imports(
     with pytest.raises(type(error)):
         preflight.check_with_imports(parse_config({}), print)
     assert time.monotonic() - began < 20
+
+
+def test_a_library_that_crashes_in_the_other_checks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "crashing.py").write_text("import os; os.abort()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(imports, "needs_of", lambda *_: (Need("crashing", "engines", "install it again"),))
+    with pytest.raises(ConfigError, match=r"crashing ends its process .* install it again"):
+        preflight.check_with_imports(parse_config({}), os.abort)
 
 
 def test_engines_and_ranks_have_the_environment_of_the_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 
+import aiohttp
 import pytest
 from rich.console import Console
 
@@ -37,12 +38,15 @@ class Client:
         return SimpleNamespace(status="FAILED", driver_exit_code=7)
 
 
-@pytest.mark.parametrize("cut", [RuntimeError("the connection is gone"), KeyboardInterrupt()])
+GONE = [RuntimeError("the connection is gone"), aiohttp.ClientError("no handshake"), TimeoutError()]
+
+
+@pytest.mark.parametrize("cut", [*GONE, KeyboardInterrupt()])
 def test_every_line_is_shown_once_with_the_jobs_exit_code(cut: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs.time, "sleep", lambda seconds: None)
-    client, console = Client(["a\nb\n", cut], ["a\n", "b\nc\n"]), Console(record=True, width=80)
+    client, console = Client(["a\n:cat:\n", cut], ["a\n", ":cat:\nc\n"]), Console(record=True, width=80)
     assert follow_job(client, "job", console, lambda: True) == 7
-    assert console.export_text().split() == ["a", "b", "c", "job:", "FAILED"]
+    assert console.export_text().split() == ["a", ":cat:", "c", "job:", "FAILED"]
     assert client.stopped == isinstance(cut, KeyboardInterrupt)
 
 

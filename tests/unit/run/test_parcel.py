@@ -17,6 +17,7 @@ from rich.console import Console
 from cluster import console
 from cluster.cli import app
 from cluster.guarded import run_guarded
+from cluster.launch import parcel
 from cluster.launch.parcel import PACKAGES, named_files, package_files, parcel_of
 from spag_ray.config.loading import load_config, parse_config
 from spag_ray.config.run import RunConfig
@@ -135,6 +136,36 @@ def test_where_git_cannot_be_called_a_folder_with_rules_for_it_is_refused(
     (here / "tasks" / ".git").mkdir()
     with unknown:
         named_files(with_tasks())
+
+
+def test_a_git_that_does_not_answer_is_not_waited_for(
+    here: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "git").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(parcel, "GIT_WITHIN_S", 0.2)
+    with pytest.raises(ConfigError, match=r"tasks: git has not listed the files there within 0\.2 s"):
+        named_files(with_tasks())
+
+
+def test_files_that_are_too_large_are_not_copied_and_one_that_cannot_be_is_told(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied: list[Path] = []
+    monkeypatch.setattr(parcel.shutil, "copyfile", lambda source, target: copied.append(target))
+    with (here / "large.json").open("wb") as file:
+        file.truncate(2 * parcel.MAX_BYTES)
+    with pytest.raises(ConfigError, match=r"the limit is 100; the largest: large.json \(200 MiB\)"):
+        sent_of(parse_config({"self_play": {"sft_file": "large.json"}}))
+    assert copied == []
+
+    def refused(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", "small.json")
+
+    monkeypatch.setattr(parcel.shutil, "copyfile", refused)
+    with pytest.raises(ConfigError, match=r"cannot be copied to be sent: .*Permission denied: 'small\.json'"):
+        sent_of(with_tasks())
 
 
 def test_a_configuration_that_holds_environment_variables_is_sent_as_its_owners_alone(here: Path) -> None:

@@ -2,6 +2,7 @@
 
 import gc
 import io
+import json
 import multiprocessing
 import re
 import subprocess
@@ -14,14 +15,16 @@ from typing import Any
 
 import psutil
 import pytest
+import ray
 from rich.console import Console
 
 from actors.models import load_tokenizer
 from cluster.launch import placed_run
-from cluster.launch.placed_run import any_words, training_words, words_of_file
+from cluster.launch.placed_run import any_words, prepare, training_words, words_of_file
 from cluster.monitor.terminal import say
 from cluster.run.parts import Prepared
-from cluster.runtime.run_folder import check_can_be_made, note_stop
+from cluster.runtime import run_folder
+from cluster.runtime.run_folder import check_can_be_made, make_run_folder, note_stop
 from spag_ray.config.loading import load_config, parse_config
 from spag_ray.errors import ConfigError, InputError, RunFolderError
 from spag_ray.game.protocol import SEATS, seat_to_move
@@ -238,6 +241,19 @@ def test_a_folder_that_cannot_be_made_is_refused_before_ray_starts(tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir()] == ["file"], "nothing is left behind"
 
 
+def test_a_run_that_cannot_be_resumed_keeps_its_configuration_and_how_it_ended(tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("cat\nriver\nlamp\n")
+    words = {"source": str(tmp_path / "words.txt"), "num_held_out": 1}
+    folder = make_run_folder(tmp_path / "run", parse_config({"words": words}))
+    (folder / "ended.json").write_text('{"ended": "finished"}')
+    before = (folder / "config.yaml").read_text()
+    (tmp_path / "words.txt").unlink()
+    with pytest.raises(InputError, match=r"words\.txt"):
+        prepare(parse_config({"words": words, "self_play": {"rounds": 9}}), folder, resume=True)
+    assert (folder / "config.yaml").read_text() == before
+    assert read_files(folder).ended == ("finished", "")
+
+
 @pytest.mark.parametrize("has_written", [False, True])
 def test_a_stop_from_outside_is_noted_unless_the_run_wrote_its_end(has_written: bool, tmp_path: Path) -> None:
     (tmp_path / "episodes").mkdir()
@@ -256,6 +272,19 @@ def test_a_path_is_printed_as_it_is_and_not_read_as_markup(text: str) -> None:
     source = (Path(placed_run.__file__).parents[1] / "commands" / "train.py").read_text()
     printing = re.findall(r"console\.print\((?:[^()]|\([^()]*\))*\)", source)
     assert all("markup=False" in call for call in printing if "{" in call)
+
+
+@pytest.mark.parametrize("error", [OSError("no git"), subprocess.TimeoutExpired("git", 10)])
+def test_a_run_begins_without_an_answer_of_git(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(run_folder.subprocess, "run", run)
+    versions = json.loads((make_run_folder(tmp_path / "run", parse_config({})) / "versions.json").read_text())
+    assert versions["git_commit"] is None
+    assert versions["packages"]["ray"] == ray.__version__
 
 
 @pytest.mark.parametrize("name", ["a\nb", "\udcff", "a\x1b[31m"])
