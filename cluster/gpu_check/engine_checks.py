@@ -77,7 +77,8 @@ async def _engine(told: Told, num_gpus: int) -> Finding:
     passed = max(gap, score_gap) <= MOST_GAP and min(repeated, changed) >= 0.9 * len(requests)
     text = (
         f"{len(requests)} turns: {gap:.4f} nats a token from the learner's, {score_gap:.4f} from its scores, "
-        f"{repeated} repeated by their seeds, {changed} changed by other weights; sleep frees {freed:.1f} GiB, a reload takes {reload_s:.2f} s"
+        f"{repeated} repeated by their seeds, {changed} changed by other weights; "
+        f"sleep frees {freed:.1f} GiB, a reload takes {reload_s:.2f} s"
     )
     figures = {
         "gap_nats": gap,
