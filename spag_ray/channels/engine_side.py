@@ -49,6 +49,7 @@ class EngineSide(WeightTransferEngine[Opening, WeightTransferUpdateInfo]):
         self._receiver: Receiver | None = None
         self._is_in_session = False
         self._without_weights = layers_without_weights(self.model)
+        self._kernels: dict[Any, Any] = {}
 
     def init_transfer_engine(self, init_info: Opening) -> None:
         self.shutdown()
@@ -65,6 +66,11 @@ class EngineSide(WeightTransferEngine[Opening, WeightTransferUpdateInfo]):
             # then be finalised before the rest of the new version has come.
             self._finalize()
         self._is_in_session = True
+        # On a CPU the kernel of experts packs their weights when it is made, and would take those of a reload for
+        # packed ones. On a GPU it takes them as they are, and CUDA graphs hold it.
+        self._kernels = expert_kernels(self.model) if self.device.type == "cpu" else {}
+        for method in self._kernels:
+            method.moe_kernel = None
         initialize_layerwise_reload(self.model)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
@@ -93,6 +99,8 @@ class EngineSide(WeightTransferEngine[Opening, WeightTransferUpdateInfo]):
 
         with without_expected_warnings(self._without_weights):
             finalize_layerwise_reload(self.model, self.model_config)
+        for method, kernel in self._kernels.items():
+            method.moe_kernel = method.moe_kernel or kernel  # that of a layer without new weights
         # A head tied to the embedding gets no tensor of its own, so the reload skips it. But on CPU it computes with a
         # packed copy of the shared weight, which is now outdated.
         for module in self.model.modules():
@@ -103,6 +111,12 @@ class EngineSide(WeightTransferEngine[Opening, WeightTransferUpdateInfo]):
         if self._receiver is not None:
             self._receiver.close()
             self._receiver = None
+
+
+def expert_kernels(model: nn.Module) -> dict[Any, Any]:
+    """The kernel of each mixture of experts, by the method that has it."""
+    methods = (getattr(module, "quant_method", None) for module in model.modules())
+    return {method: method.moe_kernel for method in methods if getattr(method, "moe_kernel", None) is not None}
 
 
 def layers_without_weights(model: nn.Module) -> frozenset[str]:

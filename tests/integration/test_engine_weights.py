@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,15 @@ import torch
 from actors import vllm_policy
 from actors.transformers_policy import TransformersPolicy
 from actors.vllm_policy import VllmPolicy
+from learners.export import Exporter
 from spag_ray.channels.base import Link, find
 from spag_ray.channels.buckets import in_shared_memory
 from spag_ray.config.engine import EngineConfig
+from spag_ray.weights.snapshot import Bucket, Snapshot
 from tests.support.exporting import exporter_of
 from tests.support.loop import Loop
 from tests.support.policies import ask, snapshot_of
-from tests.support.tiny_model import make_tiny_model
+from tests.support.tiny_model import make_tiny_model, make_tiny_relative
 
 CONFIG = EngineConfig(dtype="float32", max_model_len=512, kv_cache_gib=0.1, max_num_seqs=16)
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
@@ -131,3 +134,26 @@ async def broken_off(policy: VllmPolicy, folder: Path) -> None:
     for bucket in parts[: len(parts) // 2]:
         with in_shared_memory(bucket) as update:
             await policy.take_update(update)
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen3_moe", "gpt_neox"])
+def test_a_family_whose_weights_have_other_names_in_memory_is_synced(
+    family: str, tmp_path: Path, loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers renames and joins weights as it loads them; vLLM packs those of experts on CPUs."""
+    started, learned = (make_tiny_relative(tmp_path / str(seed), family, seed) for seed in range(2))
+    exporter = exporter_of(learned, 10_000)
+    parts = tuple(bucket for index in range(exporter.num_buckets) if (bucket := copied(exporter, index)))
+    with engine(started, "object_store", loop, monkeypatch) as policy:
+        for version, saved in ((1, Snapshot.of(1, parts)), (2, snapshot_of(started, 2)), (3, Snapshot.of(3, parts))):
+            loop.run(policy.load(saved))
+            (ours,) = loop.run(policy.generate([ask(f"turn {version}")]))
+            folder = started if version == 2 else learned
+            (theirs,) = loop.run(TransformersPolicy(str(folder), max_model_len=512).generate([ask("turn")]))
+            assert ours.token_ids == theirs.token_ids
+
+
+def copied(exporter: Exporter, index: int) -> Bucket | None:
+    """A bucket whose bytes outlive the next one's."""
+    bucket = exporter.bucket(index)
+    return bucket and replace(bucket, payload=bucket.payload.copy())

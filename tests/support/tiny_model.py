@@ -54,3 +54,31 @@ def make_tiny_model(
     )
     LlamaForCausalLM(config).save_pretrained(folder)
     return folder
+
+
+def make_tiny_relative(folder: Path, family: str, seed: int = 0) -> Path:
+    """The tiny model with the layers of another family: `mixtral`, `qwen3_moe`, `gpt_neox`."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    make_tiny_model(folder, seed)
+    (folder / "model.safetensors").unlink()
+    llama = AutoConfig.from_pretrained(folder).to_dict()
+    sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    kept = {name: llama[name] for name in (*sizes, "initializer_range", "bos_token_id", "eos_token_id")}
+    experts = {"num_key_value_heads": 1, "num_experts_per_tok": 2}
+    own = {
+        "mixtral": {**experts, "num_local_experts": 4},
+        "qwen3_moe": {
+            **experts,
+            "num_experts": 4,
+            "moe_intermediate_size": 64,
+            "head_dim": 32,
+            "decoder_sparse_step": 1,
+        },
+        "gpt_neox": {},
+    }
+    torch.manual_seed(seed)
+    config = AutoConfig.for_model(family, **kept, **own[family], tie_word_embeddings=False)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return folder
