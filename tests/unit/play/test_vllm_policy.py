@@ -18,6 +18,7 @@ from spag_ray.config.engine import EngineConfig
 from spag_ray.families.alibi_llama import AlibiLlamaConfig
 
 WORDS, WIDTH = 11, 5
+ENDED = SimpleNamespace(finish_reason="length")
 TABLE = torch.randn(WORDS, WIDTH, generator=torch.Generator().manual_seed(0))
 
 
@@ -71,7 +72,7 @@ class EngineOnAGpu:
             if (tensors := found.get(request_id)) is not None:
                 lists._update_prompt_logprobs(tensors)
         yield SimpleNamespace(
-            prompt_logprobs=lists.prompt_logprobs, num_cached_tokens=num_cached, finished=True, outputs=[]
+            prompt_logprobs=lists.prompt_logprobs, num_cached_tokens=num_cached, finished=True, outputs=[ENDED]
         )
 
 
