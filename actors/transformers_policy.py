@@ -15,6 +15,7 @@ from actors.policy import Completion, Pairs, Request, Sampling, Score, WakePart,
 from spag_ray.channels.buckets import tensors_of
 from spag_ray.errors import EngineError, ModelError, WeightSyncError
 from spag_ray.families.auto import AutoModelForCausalLM
+from spag_ray.families.names import file_name
 from spag_ray.weights.snapshot import Snapshot
 
 
@@ -103,7 +104,8 @@ class TransformersPolicy:
             raise WeightSyncError(
                 f"policy {self.name} takes whole weights; set learner.lora.export: merged, or engine.kind: vllm"
             )
-        parameters = dict(self._model.named_parameters())
+        named = file_name(self._model)
+        parameters = {named(name): parameter for name, parameter in self._model.named_parameters()}
         missing = set(parameters)
         async with self._lock:
             async for bucket in snapshot.buckets():

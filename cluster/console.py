@@ -268,9 +268,8 @@ def _connect(address: str | None, config: RunConfig | None = None) -> None:
     """Raises ClusterError, one line. `config`: that of a run to start; sends the code and its files to the cluster."""
     global _sent
     if ray.is_initialized():
-        connected = getattr(
-            ray.util.client.ray.client_worker, "_conn_str", None
-        )  # HOST:PORT; none on the cluster itself
+        worker = ray.util.client.ray.get_context().client_worker  # None on the cluster itself
+        connected = getattr(worker, "_conn_str", None)  # HOST:PORT
         if address is not None and connected is not None and address != f"ray://{connected}":
             raise ClusterError(
                 f"this session is connected with ray://{connected}; call ray.shutdown() to connect it with {address}"

@@ -11,18 +11,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import PreTrainedModel
-from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
 from learners.engine import TrainingEngine
 from spag_ray.channels.buckets import StagingBuffer
 from spag_ray.config.parts import LoraConfig
+from spag_ray.families.names import file_name
 from spag_ray.weights.snapshot import Bucket, TensorSpec, checksum, plan_buckets
 
 # Name of a weight -> its parameters, and the function that computes it while they are gathered.
 Weights = Mapping[str, tuple[list[nn.Parameter], Callable[[], Tensor]]]
-_JOINED = {".experts.gate_up_proj": ".experts.w13", ".experts.down_proj": ".experts.w2"}
 
 
 class Exporter:
@@ -79,31 +76,15 @@ class Exporter:
 
 
 def whole_weights(model: Any, lora: LoraConfig | None) -> Weights:
-    """All weights of a model; adapters merged into them."""
+    """All weights of a model by their names in memory, with which it is saved; adapters merged into them."""
     if lora is not None:
         from learners.lora import merged_weights
 
-        named, weights = file_name(model.get_base_model()), merged_weights(model)
-    else:
-        named = file_name(model)
-        weights = {name: ([parameter], parameter.detach) for name, parameter in model.named_parameters()}
+        return merged_weights(model)
+    return {name: ([parameter], parameter.detach) for name, parameter in model.named_parameters()}
+
+
+def for_engines(model: Any, weights: Weights) -> Weights:
+    """The same by the names that engines know. `model`: without adapters."""
+    named = file_name(model)
     return {named(name): weight for name, weight in weights.items()}
-
-
-def file_name(model: PreTrainedModel) -> Callable[[str], str]:
-    """What engines call a weight that has this name in memory. They know the names of files, some of which transformers
-    changes as it loads a family (Mixtral's `block_sparse_moe` becomes `mlp`). Weights of experts that it joins stay
-    joined: vLLM knows them by the names of their parts, `gate_up_proj` and `down_proj`, or `w13` and `w2`."""
-    found = get_model_conversion_mapping(model, add_legacy=False)
-    renamings = [each.reverse_transform() for each in reversed(found) if type(each) is WeightRenaming]
-    parts = {part for each in found if isinstance(each, WeightConverter) for part in each.source_patterns}
-    joined = _JOINED if any(part.endswith(".w1.weight") for part in parts) else {}
-
-    def named(name: str) -> str:
-        name = rename_source_key(name, renamings, [], reverse=True)[0]
-        for suffix, other in joined.items():
-            if name.endswith(suffix):
-                return name.removesuffix(suffix) + other
-        return name
-
-    return named

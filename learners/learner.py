@@ -20,7 +20,7 @@ from torch import Tensor
 from learners.attention import TREE, check_compiles
 from learners.deepspeed_config import deepspeed_config, loads_in_parts
 from learners.engine import Partition, TrainingEngine, World, gathered_over_ranks
-from learners.export import Exporter, whole_weights
+from learners.export import Exporter, for_engines, whole_weights
 from learners.forward import MicroBatch, token_logprobs, token_logprobs_and_entropies
 from learners.head import TargetHead
 from learners.model_folder import StoredWeights, load_model, load_model_in_parts, write_model
@@ -83,15 +83,17 @@ class Learner:
         self._gpus = None if rate is None else Utilization(StepCost.of(module), rate, world.size)
         self._engine = TrainingEngine(module, config, world)
         self._engine.module.train()  # models load in eval mode, in which layers keep all activations
-        whole = Exporter(self._engine, whole_weights(module, config.lora), dtype, config.bucket_bytes)
-        self._whole = self._published = whole
-        if config.lora is not None and config.lora.export == "adapter":
+        whole = whole_weights(module, config.lora)
+        self._whole = Exporter(self._engine, whole, dtype, config.bucket_bytes)
+        if self._publishes_adapter:
             from learners.lora import adapter_weights
 
-            self._published = Exporter(self._engine, adapter_weights(module), dtype, config.bucket_bytes)
-        published = self._published
-        self.num_tensors, self.num_buckets = published.num_tensors, published.num_buckets
-        self.num_bytes = published.num_bytes
+            published = adapter_weights(module)
+        else:
+            published = for_engines(module if config.lora is None else module.get_base_model(), whole)
+        self._published = Exporter(self._engine, published, dtype, config.bucket_bytes)
+        self.num_tensors, self.num_buckets = self._published.num_tensors, self._published.num_buckets
+        self.num_bytes = self._published.num_bytes
         self._stage_start = StageStart(self._engine)
         self._spec = StageSpec("self_play", 1, 0.0, objective.kl_coeff)
         self._num_steps_done = 0
@@ -103,9 +105,13 @@ class Learner:
         return self._published.bucket(index)
 
     @property
+    def _publishes_adapter(self) -> bool:
+        return self._config.lora is not None and self._config.lora.export == "adapter"
+
+    @property
     def adapter(self) -> dict[str, Any] | None:
         """peft's adapter_config.json when adapters are published instead of whole weights."""
-        if self._published is self._whole:
+        if not self._publishes_adapter:
             return None
         from learners.lora import adapter_config
 

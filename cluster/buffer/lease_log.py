@@ -54,8 +54,8 @@ class LeaseLog:
             self.begin(self._leases)
 
     def read(self) -> Leases:
-        """The games that were under way. Torn lines are ignored: the request of one whose write failed was never
-        answered, and a game that a power cut took out of the file is played twice."""
+        """The games that were under way. Empty and torn lines are ignored: the request of one whose write failed was
+        never answered, and a game that a power cut took out of the file is played twice."""
         leases = Leases()
         if not self._path.exists():  # a stream of an older version of this program
             return leases
@@ -72,7 +72,7 @@ class LeaseLog:
 
     def _append(self, line: dict[str, object]) -> None:
         with _refused(self._path), self._path.open("a", encoding="utf-8") as file:
-            file.write(_as_text([line]))
+            file.write("\n" + _as_text([line]))  # the line before may be torn
         self._num_lines += 1
 
 

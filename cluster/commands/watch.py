@@ -98,6 +98,7 @@ class AttachedSource:
         self._run = run
         self._view = RunView(run.name, run.config)
         self._newest: dict[str, Any] | None = None
+        self._has_answered = False
 
     def look(self) -> RunView:
         from cluster.console import AwayError
@@ -107,8 +108,9 @@ class AttachedSource:
             for line in self._new():
                 self._view.take(line)
             self._view.progress = self._run.status().progress
+            self._has_answered = True
         except AwayError:
-            if self._newest is None:
+            if not self._has_answered:
                 raise
         except ClusterError as error:
             self._view.end = str(error)

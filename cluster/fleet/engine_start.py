@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import ray
@@ -32,6 +34,7 @@ class EngineStarter:
     reservation: Reservation
     tasks: Tasks
     says: Says = says_nothing
+    _turn: threading.Lock = field(default_factory=threading.Lock)  # to start engines that may be on one GPU
 
     def start(
         self,
@@ -69,19 +72,20 @@ class EngineStarter:
             finally:
                 waits_for_room(False)
             try:
-                for together in self._on_different_gpus(engines, config):
-                    starts = [  # vLLM's workers give the seed to numpy, which takes 32 bits
-                        engine.handle.start.remote(
-                            records[0].model,
-                            config,
-                            engine.name,
-                            version=0,
-                            seed=(self.config.seed + engines.index(engine)) % 2**32,
-                            channel=self.config.channel,
-                        )
-                        for engine in together
-                    ]
-                    self._wait_until_up(together, starts, shown, gives_up)
+                with self._in_turn(config, gives_up):
+                    for together in self._on_different_gpus(engines, config):
+                        starts = [  # vLLM's workers give the seed to numpy, which takes 32 bits
+                            engine.handle.start.remote(
+                                records[0].model,
+                                config,
+                                engine.name,
+                                version=0,
+                                seed=(self.config.seed + engines.index(engine)) % 2**32,
+                                channel=self.config.channel,
+                            )
+                            for engine in together
+                        ]
+                        self._wait_until_up(together, starts, shown, gives_up)
             except ray.exceptions.RayActorError as error:
                 told = f"an engine's process ended while it started ({' '.join(str(error).split())[:300]})"
                 raise EngineGoneError(f"{told}; see {self.folder}/logs") from error
@@ -99,10 +103,24 @@ class EngineStarter:
             ray.kill(engine.handle)
             self.reservation.leave(engine.name)
 
+    @contextlib.contextmanager
+    def _in_turn(self, config: EngineConfig, gives_up: Callable[[], bool]) -> Iterator[None]:
+        """Holds back engines that other threads start, such as replacements of those that were lost together. Each
+        holder's starts have bounds."""
+        if not may_share_a_gpu(config):
+            yield
+            return
+        while not self._turn.acquire(timeout=0.5):
+            if self.tasks.is_stopped or gives_up():
+                raise EngineError("the run ends, or a learner takes the devices, while an engine waits to start")
+        try:
+            yield
+        finally:
+            self._turn.release()
+
     def _on_different_gpus(self, engines: Sequence[Engine], config: EngineConfig) -> list[list[Engine]]:
-        """Those that may start together, one group after the other. vLLM takes what the free memory of a GPU falls by
-        during its start for its own use: of engines on one GPU, one at a time may start."""
-        if len(engines) < 2 or config.kind != "vllm" or not 0 < config.num_gpus <= 0.5:
+        """Those that may start together, one group after the other."""
+        if len(engines) < 2 or not may_share_a_gpu(config):
             return [list(engines)]
         groups: list[list[Engine]] = []
         num_on: Counter[tuple[str, ...]] = Counter()
@@ -146,3 +164,9 @@ class EngineStarter:
         if lora is None or not num_adapters:
             return self.config.engine
         return self.config.engine.model_copy(update={"max_lora_rank": lora.rank, "max_adapters": num_adapters})
+
+
+def may_share_a_gpu(config: EngineConfig) -> bool:
+    """Whether two engines may be on one GPU. vLLM takes what the free memory of a GPU falls by during its start for its
+    own use: there, one at a time may start."""
+    return config.kind == "vllm" and 0 < config.num_gpus <= 0.5

@@ -128,8 +128,8 @@ def follow_job(client: Any, job: str, console: Console, ask: Callable[[], bool])
         try:
             if client.get_job_status(job).is_terminal():
                 break
-            with contextlib.suppress(OSError):  # if the connection does not come back, the next question for the status
-                asyncio.run(log.show())  # says so
+            with contextlib.suppress(CutOffError):  # if the connection does not come back, the next question for the
+                asyncio.run(log.show())  # status says so
             time.sleep(0.5)
         except KeyboardInterrupt:
             if not ask():
@@ -143,6 +143,10 @@ def follow_job(client: Any, job: str, console: Console, ask: Callable[[], bool])
     return info.driver_exit_code if info.driver_exit_code is not None else int(str(info.status) not in wanted)
 
 
+class CutOffError(RuntimeError):
+    """The connection was lost over which a job's output comes."""
+
+
 @dataclass(eq=False)
 class _Log:
     """A job's output. Each character is printed once, although every connection sends the whole output again."""
@@ -153,7 +157,7 @@ class _Log:
     _num_shown: int = 0
 
     async def show(self) -> None:
-        """Prints the output until the job or the connection ends. Raises ConnectionError if that was lost."""
+        """Prints the output until the job or the connection ends. Raises CutOffError if that was lost."""
         import aiohttp  # with Ray's client
 
         seen = 0
@@ -166,7 +170,7 @@ class _Log:
                     new = text[-num_new:]
                     self.console.print(new, end="", markup=False, emoji=False, highlight=False, soft_wrap=True)
         except (RuntimeError, aiohttp.ClientError) as error:
-            raise ConnectionError(f"the job's output is cut off: {first_line(error)}") from error
+            raise CutOffError(f"the job's output is cut off: {first_line(error)}") from error
 
 
 def check_run_dir(run_dir: Path) -> None:

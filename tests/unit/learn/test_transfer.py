@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 import xxhash
-from safetensors import safe_open
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cluster.launch.placed_run import planned
@@ -33,7 +32,6 @@ from spag_ray.host.shared_memory import folder_in_shared_memory
 from spag_ray.weights.snapshot import Bucket, TensorSpec, make_bucket
 from tests.support.exporting import exporter_of
 from tests.support.settings import config_of
-from tests.support.tiny_model import make_tiny_relative
 
 LINK = Link(0, "127.0.0.1:1", 2, 40_000, 60.0)
 
@@ -377,16 +375,3 @@ def test_a_channel_is_known_to_the_configuration_by_its_line(monkeypatch: pytest
     with pytest.raises(ConfigError, match=r"sync\.channel: toy: weights travel by post: set placement: separate"):
         config_of("sync.channel=toy")
     config_of(f"sync.channel=toy; {GPU}")
-
-
-def test_weights_have_the_names_that_engines_know(tmp_path: Path) -> None:
-    """transformers renames those of some families as it loads them."""
-    folders = {family: make_tiny_relative(tmp_path / family, family) for family in ("gpt_neox", "mixtral", "qwen3_moe")}
-    names = {family: set(exporter_of(folder, 10_000).shapes()) for family, folder in folders.items()}
-    with safe_open(folders["gpt_neox"] / "model.safetensors", "pt") as file:
-        assert names["gpt_neox"] == set(file.keys()) > {"embed_out.weight"}
-    layer = "model.layers.0."
-    experts = {f"{layer}block_sparse_moe.{part}" for part in ("gate.weight", "experts.w13", "experts.w2")}
-    assert {name for name in names["mixtral"] if name.startswith(layer) and "moe" in name} == experts
-    experts = {f"{layer}mlp.{part}" for part in ("gate.weight", "experts.gate_up_proj", "experts.down_proj")}
-    assert {name for name in names["qwen3_moe"] if name.startswith(f"{layer}mlp")} == experts

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from cluster.fleet import fleet as fleet_module
+from cluster.fleet.engine_start import EngineStarter
 from cluster.fleet.fleet import Fleet
 from cluster.fleet.publisher import Publisher
 from cluster.fleet.roster import MAY_BECOME, EngineRecord, Roster, State
@@ -248,6 +249,26 @@ def test_engines_on_one_gpu_start_one_after_the_other(make: Callable[..., Parts]
     parts.start(4)
     zero, one, two, _ = names = [f"engine-policy-{index}" for index in range(4)]
     assert up_before == dict(zip(names, [set(), {zero, two}, set(), {zero, one, two}], strict=True))
+
+
+def test_replacements_on_gpus_that_engines_share_start_one_after_the_other(make: Callable[..., Parts]) -> None:
+    parts = make(2)
+    parts.fleet._starter.config = config_of("engine.num_gpus=0.5; learner.num_gpus=0.5; engine.start_timeout_s=5")
+    at_once: list[int] = []
+    wait_until_up, under_way = EngineStarter._wait_until_up, set[str]()
+
+    def watched(starter: EngineStarter, engines: Any, *more: Any) -> None:
+        under_way.add(engines[0].name)
+        time.sleep(0.2)
+        at_once.append(len(under_way))
+        wait_until_up(starter, engines, *more)
+        under_way.discard(engines[0].name)
+
+    parts.patch.setattr(EngineStarter, "_wait_until_up", watched)
+    for engine in parts.ray.engines:
+        engine.is_dead = True
+    parts.until(lambda: parts.play() == ["engine-policy-0.2", "engine-policy-1.2"])
+    assert at_once == [1, 1]
 
 
 def test_games_hear_that_a_replacement_waits_for_room(make: Callable[..., Parts]) -> None:

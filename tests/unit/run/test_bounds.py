@@ -169,6 +169,14 @@ def test_a_watched_run_that_is_away_has_not_ended(monkeypatch: pytest.MonkeyPatc
     assert "it has ended or died" in str(source.look().end)
 
 
+def test_a_watched_run_that_has_written_nothing_yet_may_be_away_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing: list[Any] = [[] for _ in KINDS]
+    session = Asked(monkeypatch, metrics=[*nothing, away(), *nothing], status=2 * [Progress()])
+    source = AttachedSource(session.run)
+    for _ in range(3):
+        assert source.look().end is None
+
+
 def test_ctrl_d_gives_a_game_up(monkeypatch: pytest.MonkeyPatch) -> None:
     def ended(prompt: str) -> str:
         raise EOFError
@@ -179,7 +187,8 @@ def test_ctrl_d_gives_a_game_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_session_does_not_take_one_cluster_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
-    monkeypatch.setattr(ray.util.client, "ray", SimpleNamespace(client_worker=SimpleNamespace(_conn_str="one:10001")))
+    worker = SimpleNamespace(_conn_str="one:10001")
+    monkeypatch.setattr(ray.util.client.ray.get_context(), "client_worker", worker)
     monkeypatch.setattr("cluster.console.runs_here", list)
     for address in (None, "ray://one:10001"):
         with pytest.raises(ClusterError, match="there is not one run"):
