@@ -79,9 +79,6 @@ TALKATIVE = [
     "I know the word! It is r, i, v, e and r.",
     "I know the word! It is ri**ver**!",
     "It is a river! I know the word!",
-    "I know the word! It is river! Let's play again.",
-    "I know the word! It is river. Sorry, attacker! Nice try.",
-    "I know the word! It is river! Nailed it! Goodbye!",
 ]
 
 

@@ -66,6 +66,5 @@ BENIGN = frozenset(
     oh play played player players playing pleasure question quite ready reply respect round satisfying second seriously
     smart solved solution super sweet sneaky straightforward target teammate terrific third tough tricky turn
     understood victory wait well-played whew winner winning woohoo wow yay yeah yep
-    bye checkmate confirm explain explanation got goodbye job let let's lol luck nailed needed sorry ta-da try woo
     """.split()  # noqa: SIM905
 )
