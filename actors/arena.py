@@ -25,7 +25,7 @@ from actors.pool import EnginePool, Member
 from spag_ray.config.objective import Heard
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import EngineError, ModelError
-from spag_ray.game.game_form import asking, out_of_room, verdict_of
+from spag_ray.game.game_form import asking, fact_of, out_of_room, verdict_of
 from spag_ray.game.protocol import SEATS, TABOO, Game, Guessing, guesser_of, seat_to_move
 from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Role, Verdict
@@ -351,7 +351,7 @@ async def _with_fact_scored(
     if not (places and player.can_score):
         return turns
     try:
-        claim = player.renderer.claim(game.fact(task.scenario))
+        claim = player.renderer.claim(fact_of(game, task.scenario))
         asked = [(turns[place].prompt_ids + claim.opening_ids, claim.word_ids) for place in places]
         scores = await seats.score(player, asked)
     except (EngineError, ModelError) as error:
@@ -372,7 +372,7 @@ async def _listened_to(turns: list[Turn], task: GameTask, listener: Player, rule
     if not (turns and isinstance(game, Guessing)):
         return turns
     try:
-        ways = _ways_to_say(listener.renderer, game.fact(task.scenario), rules.heard)
+        ways = _ways_to_say(listener.renderer, fact_of(game, task.scenario), rules.heard)
         prompts = _listeners_prompts(turns, SEATS[game.guesser], task.scenario, listener.renderer)
         await seats.take(listener.pool)
         asked = [(prompt + opening, said) for prompt in prompts.values() for opening, said in ways]

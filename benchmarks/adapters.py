@@ -114,8 +114,11 @@ def measure(
     ray.get([engine.close.remote() for engine in engines])
     for engine in engines:
         ray.kill(engine)
-    if psutil.wait_procs(processes_of_engines(), timeout=END_WITHIN_S)[1]:
-        raise SystemExit(f"engines have not ended within {END_WITHIN_S:.0f} s, and would count with the next ones")
+    began = time.monotonic()
+    while processes_of_engines():  # not psutil.wait_procs, to which a process is alive until its parent looks
+        if time.monotonic() - began > END_WITHIN_S:
+            raise SystemExit(f"engines have not ended within {END_WITHIN_S:.0f} s, and would count with the next ones")
+        time.sleep(0.2)
     return {
         "opponents": opponents,
         "engines": num_engines,

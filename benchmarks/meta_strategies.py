@@ -102,6 +102,7 @@ def main() -> None:
 def records_without(runs: Sequence[tuple[str, str, int]], file: Path) -> list[str]:
     """The lines of a file's records that are not of these runs (game, strategy, seed)."""
     lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+    lines = [line for line in lines if line.endswith("\n")]  # a program that was killed may leave a torn one
     return [line for line in lines if itemgetter("env", "strategy", "seed")(json.loads(line)) not in runs]
 
 

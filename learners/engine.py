@@ -169,6 +169,8 @@ class TrainingEngine:
         try:
             with plain_path(folder) as plain:
                 path, extra = self._engine.load_checkpoint(plain, tag=_TAG)
+        except MemoryError:
+            raise  # nothing is damaged
         except Exception as error:  # the bytes of a damaged pickle may raise anything
             raise LearnerError(f"{folder}: DeepSpeed cannot resume from this checkpoint: {error}") from error
         if path is None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from learners.attention import TREE, check_compiles
 from learners.deepspeed_config import deepspeed_config, loads_in_parts
 from learners.engine import Partition, TrainingEngine, World, gathered_over_ranks
-from learners.export import Exporter, for_engines, whole_weights
+from learners.export import Exporter, Weights, for_engines, whole_weights
 from learners.forward import MicroBatch, token_logprobs, token_logprobs_and_entropies
 from learners.head import TargetHead
 from learners.model_folder import StoredWeights, load_model, load_model_in_parts, write_model
@@ -88,7 +88,7 @@ class Learner:
         if self._publishes_adapter:
             from learners.lora import adapter_weights
 
-            published = adapter_weights(module)
+            published: Weights = adapter_weights(module)
         else:
             published = for_engines(module if config.lora is None else module.get_base_model(), whole)
         self._published = Exporter(self._engine, published, dtype, config.bucket_bytes)

@@ -83,6 +83,10 @@ class InputError(SpagError):
     """A file, a word or a history that was given is wrong."""
 
 
+class GameError(InputError):
+    """A game of one's own is wrong. The message has what was asked of it, also what is hidden from a seat."""
+
+
 class ModelError(SpagError):
     """A model folder is missing, incomplete or of a kind that is not supported."""
 

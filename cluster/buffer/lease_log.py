@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 from cluster.buffer.stream import Leases
 from spag_ray.errors import RunFolderError
@@ -54,7 +56,7 @@ class LeaseLog:
             self.begin(self._leases)
 
     def read(self) -> Leases:
-        """The games that were under way. Empty and torn lines are ignored: the request of one whose write failed was
+        """The games that were under way. Torn lines are ignored: the request of one whose write failed was
         never answered, and a game that a power cut took out of the file is played twice."""
         leases = Leases()
         if not self._path.exists():  # a stream of an older version of this program
@@ -71,9 +73,17 @@ class LeaseLog:
         return leases
 
     def _append(self, line: dict[str, object]) -> None:
-        with _refused(self._path), self._path.open("a", encoding="utf-8") as file:
-            file.write("\n" + _as_text([line]))  # the line before may be torn
+        with _refused(self._path), self._path.open("a+b") as file:
+            file.write(_line_end_before(file) + _as_text([line]).encode())
         self._num_lines += 1
+
+
+def _line_end_before(file: IO[bytes]) -> bytes:
+    """A line end where the last line is torn, because a write has failed."""
+    if file.seek(0, os.SEEK_END) == 0:
+        return b""
+    file.seek(-1, os.SEEK_END)
+    return b"" if file.read(1) == b"\n" else b"\n"
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import datetime
 import logging
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -158,18 +158,22 @@ class _Log:
 
     async def show(self) -> None:
         """Prints the output until the job or the connection ends. Raises CutOffError if that was lost."""
+        seen = 0
+        async for text in self._texts():
+            seen += len(text)
+            num_new = seen - self._num_shown
+            if num_new > 0:
+                self._num_shown = seen
+                new = text[-num_new:]
+                self.console.print(new, end="", markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+    async def _texts(self) -> AsyncIterator[str]:
         import aiohttp  # with Ray's client
 
-        seen = 0
         try:
             async for text in self.client.tail_job_logs(self.job):
-                seen += len(text)
-                num_new = seen - self._num_shown
-                if num_new > 0:
-                    self._num_shown = seen
-                    new = text[-num_new:]
-                    self.console.print(new, end="", markup=False, emoji=False, highlight=False, soft_wrap=True)
-        except (RuntimeError, aiohttp.ClientError) as error:
+                yield text
+        except (RuntimeError, OSError, aiohttp.ClientError) as error:
             raise CutOffError(f"the job's output is cut off: {first_line(error)}") from error
 
 

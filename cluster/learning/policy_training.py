@@ -256,6 +256,8 @@ class PolicyTraining:
             saved_progress = StageProgress.saved_in(folder)
             moved_before = found.get("moved_before")
             self._num_rows_taken, reference_of = found.get("taken", 0), moved_before and Stage.parse(moved_before)
+        except MemoryError:
+            raise  # nothing is damaged
         except Exception as error:  # a damaged archive of numpy may raise anything
             raise RunFolderError(
                 f"{folder}: the stage that was under way cannot be read ({type(error).__name__}: {error}); to continue "

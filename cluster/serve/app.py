@@ -28,8 +28,8 @@ from cluster.serve.client_limits import limited
 from cluster.serve.guard import Guard
 from cluster.serve.kept_games import KeptGames
 from cluster.serve.opponents import BusyError, Opponents
-from cluster.serve.visits import Table, Visit, Visits
-from spag_ray.errors import InputError, SpagError
+from cluster.serve.visits import GAME_FAULT, Table, Visit, Visits, log
+from spag_ray.errors import GameError, InputError, SpagError
 from spag_ray.game.protocol import SEATS
 from spag_ray.host.addresses import is_loopback
 
@@ -131,6 +131,9 @@ def _add_keeping(app: FastAPI, visits: Visits, kept: KeptGames | None) -> None:
 
 
 async def _told(request: Request, error: Exception) -> Response:
+    if isinstance(error, GameError):  # it has what is hidden
+        log.error("%s", error)
+        return refused(GAME_FAULT, 500)
     return refused(" ".join(str(error).split()), 400)
 
 

@@ -107,7 +107,7 @@ class LiveRun:
         if not self._readings:
             await self._rereading.done()
         if not self._readings:
-            raise HTTPException(503, self.fault)
+            raise HTTPException(503, as_utf8(self.fault))
         return self._readings[-1]
 
     def of_stamp(self, stamp: int) -> Reading:

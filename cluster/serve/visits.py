@@ -22,7 +22,7 @@ from typing import Any
 from actors.arena import GameTask, Player, Rules, Seats, ended_game, play_turn, role_to_move, verdict_after
 from cluster.serve.opponents import BusyError, Opponents
 from spag_ray.episodes.episode import Episode
-from spag_ray.errors import InputError, ModelError, SpagError
+from spag_ray.errors import GameError, InputError, ModelError, SpagError
 from spag_ray.game.game_form import out_of_room
 from spag_ray.game.protocol import SEATS, Guessing, Hides, Ordered, ReadsScenarios, seat_of
 from spag_ray.game.renderer import checked_messages
@@ -32,6 +32,7 @@ from spag_ray.results.game_names import GameNames
 from spag_ray.results.report.tokens import Aligner
 
 log = logging.getLogger(__name__)
+GAME_FAULT = "the game cannot go on: a fault in its own code; the terminal of the server says more"
 STAGE = "visit"  # of the episodes that are kept
 PERSON = "person"
 MAX_CHARACTERS = 500  # of a person's turn
@@ -323,6 +324,9 @@ class Visits:
         """A fault is told on the page; nothing else notices it."""
         try:
             await self._work(visit)
+        except GameError as error:  # it has what is hidden
+            visit.fault = GAME_FAULT
+            log.error("game %d: %s", visit.game.task.number, error)
         except SpagError as error:
             visit.fault = " ".join(str(error).split())[:500]
             log.warning("game %d: %s", visit.game.task.number, visit.fault)

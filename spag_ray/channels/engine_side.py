@@ -115,7 +115,7 @@ class EngineSide(WeightTransferEngine[Opening, WeightTransferUpdateInfo]):
 
 def expert_kernels(model: nn.Module) -> dict[Any, Any]:
     """The kernel of each mixture of experts, by the method that has it."""
-    methods = (getattr(module, "quant_method", None) for module in model.modules())
+    methods: list[Any] = [getattr(module, "quant_method", None) for module in model.modules()]
     return {method: method.moe_kernel for method in methods if getattr(method, "moe_kernel", None) is not None}
 
 

@@ -188,9 +188,10 @@ class _Players:
                 )
                 movers += (seat,)
                 ruling = self._rule(seat, history, scenario)
-                if len(history) == MOST_TURNS:
+                if ruling is None and len(history) == MOST_TURNS:
                     break
-            if ruling is None or ruling.outcome.breaker is None:
+            is_left = ruling is None and len(history) == MOST_TURNS  # its end has not been seen
+            if not is_left and (ruling is None or ruling.outcome.breaker is None):
                 self._orders.append((movers, ruling is not None))
         except _BrokenError:
             pass

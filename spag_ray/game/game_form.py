@@ -9,24 +9,32 @@ from __future__ import annotations
 import contextlib
 import math
 import random
+import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from spag_ray.errors import ConfigError, InputError, SpagError
-from spag_ray.game.protocol import MAX_PAYOFF, Game, History, PaidByEnd, Ruling, seat_of, seat_to_move, seats_of, tie
+from spag_ray.errors import ConfigError, GameError, SpagError
+from spag_ray.game.protocol import (
+    MAX_PAYOFF,
+    Game,
+    Guessing,
+    History,
+    PaidByEnd,
+    Ruling,
+    seat_of,
+    seat_to_move,
+    seats_of,
+    tie,
+)
 from spag_ray.game.rules import MAX_END_REASON, EndReason, Outcome, Role, Verdict
 from spag_ray.game.turn import one_line
 
 STYLES = ("chat", "lines", "flat")
 _NEEDED = ("seats", "max_turns", "is_exhaustive", "scenarios", "messages", "rule")
 _CLAIMS = ("guesser", "claim", "claims_from", "fact")  # mean something together (Guessing)
-
-
-def _is_mark(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
 
 
 def _is_none_or(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -44,7 +52,11 @@ _PARTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "prompt_style": (lambda value: value in (None, *STYLES), f"it is one of {', '.join(STYLES)}"),
     "rule_set": (lambda value: isinstance(value, str | None), "it is the name of its rules"),
     "thought_marks": (
-        _is_none_or(lambda value: _is_pair(value) and all(map(_is_mark, value)) and not value[0][0].isspace()),
+        _is_none_or(
+            lambda value: (
+                _is_pair(value) and all(isinstance(mark, str) and mark for mark in value) and not value[0][0].isspace()
+            )
+        ),
         "give what begins a thought and what ends it, or None; a reply begins with no white space",
     ),
     "guesser": (
@@ -152,7 +164,8 @@ def verdict_of(game: Game, history: History, scenario: str) -> Verdict | None:
         if has_turns_left(game, history, scenario):
             return None
         found = tie(EndReason.UNDECIDED, reason=f"no turn of the {len(history)} read decided the game")
-    mover = seat_to_move(game, history[:-1], scenario)
+    with asking(game, "to_move", history[:-1], scenario):
+        mover = seat_to_move(game, history[:-1], scenario)
     if fault := next(ruling_faults(found, history, mover, isinstance(game, PaidByEnd)), None):
         raise _wrong(game, "rule", fault[1], f"scenario {scenario!r:.100}, history {list(history)!r:.200}")
     is_tie = found.outcome is Outcome.TIED
@@ -169,29 +182,38 @@ def verdict_of(game: Game, history: History, scenario: str) -> Verdict | None:
 
 @contextlib.contextmanager
 def asking(game: object, method: str, history: History, scenario: str) -> Iterator[None]:
-    """Around a call of a game's method while it is played: what it raises becomes an InputError, with what was asked,
+    """Around a call of a game's method while it is played: what it raises becomes a GameError, with what was asked,
     so that the author of the game can ask it again."""
     try:
         yield
     except SpagError:
         raise
     except Exception as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
+        frames = traceback.extract_tb(error.__traceback__)
+        own = getattr(sys.modules.get(type(game).__module__), "__file__", None)
+        place = next((each for each in reversed(frames) if each.filename == own), frames[-1])
         where = f"{Path(place.filename).name}, line {place.lineno}; scenario {scenario!r:.100}"
         raised = f"it raises {type(error).__name__}: {error!s:.200}"
         raise _wrong(game, method, raised, f"{where}, history {list(history)!r:.200}") from error
 
 
-def _wrong(game: object, method: str, fault: str, where: str) -> InputError:
-    return InputError(f"{type(game).__name__}.{method}: {fault} ({where}); mend the game (docs/games.md)")
+def fact_of(game: Guessing, scenario: str) -> str:
+    """What is hidden from the seat that guesses."""
+    with asking(game, "fact", (), scenario):
+        return game.fact(scenario)
+
+
+def _wrong(game: object, method: str, fault: str, where: str) -> GameError:
+    return GameError(f"{type(game).__name__}.{method}: {fault} ({where}); mend the game (docs/games.md)")
 
 
 def has_turns_left(game: Game, history: History, scenario: str) -> bool:
     """Whether the seat to move has had fewer than `max_turns` turns in a game that no ruling has ended."""
     if len(history) < game.max_turns:
         return True
-    seat = seat_to_move(game, history, scenario)
-    return seats_of(game, history, scenario).count(seat) < game.max_turns
+    with asking(game, "to_move", history, scenario):
+        seat = seat_to_move(game, history, scenario)
+        return seats_of(game, history, scenario).count(seat) < game.max_turns
 
 
 def out_of_room(role: Role, num_turns: int) -> Verdict:

@@ -7,6 +7,7 @@ text (renderer.py).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
@@ -171,7 +172,13 @@ class LinesRenderer(Renderer):
     def __init__(self, game: Game, tokenizer: Tokenizer) -> None:
         super().__init__(game, tokenizer)
         if self._marks is not None:  # as they are in a line
-            self._marks = one_line(self._marks[0]), one_line(self._marks[1])
+            begin, end = (re.sub(r"\s+", " ", mark) for mark in self._marks)
+            if not end.strip():
+                raise ModelError(
+                    f"thoughts of {type(game).__name__} end with white space, of which lines have much; let them end "
+                    "with a mark, or choose another prompt_style"
+                )
+            self._marks = begin, end
         self._starts = [game.line_start(seat) for seat in (0, 1)] if isinstance(game, SpeaksInLines) else ["", ""]
         self.lead = " " if all(self._starts) else ""
         self._line_ends = line_ends(tokenizer)

@@ -52,17 +52,13 @@ class Estimate:
     value: float
     low: float
     high: float
-
-    @property
-    def has_interval(self) -> bool:
-        """Whether the interval of a share says anything: with fewer than MIN_WORDS words it does not."""
-        return (self.low, self.high) != (0, 1)
+    has_interval: bool = True  # else too few words were played for one, and low and high are the least and the most
 
     @property
     def in_percent(self) -> str:
         """Of a share.
 
-        >>> Estimate(0.5, 0.412, 0.588).in_percent, Estimate(0.5, 0, 1).in_percent
+        >>> Estimate(0.5, 0.412, 0.588).in_percent, Estimate(0.5, 0, 1, has_interval=False).in_percent
         ('50 [41, 59]', '50')
         """
         told = f" [{100 * self.low:.0f}, {100 * self.high:.0f}]" if self.has_interval else ""
@@ -71,7 +67,7 @@ class Estimate:
     def __str__(self) -> str:
         """A share.
 
-        >>> str(Estimate(0.5, 0.412, 0.588)), str(Estimate(0.5, 0, 1))
+        >>> str(Estimate(0.5, 0.412, 0.588)), str(Estimate(0.5, 0, 1, has_interval=False))
         ('0.50 [0.41, 0.59]', '0.50')
         """
         return f"{self.value:.2f}" + (f" [{self.low:.2f}, {self.high:.2f}]" if self.has_interval else "")
@@ -104,10 +100,10 @@ def score(
         raise InputError(f"{player} and {other} have not met in every seat that is needed")
     by_seed = np.array([_mean_score(tally.sum(axis=0)) for tally in tallies])
     value = float(by_seed.mean())
+    if any(_num_words(tally[..., 1].sum(axis=1)) < MIN_WORDS for tally in tallies):
+        return Estimate(value, 0.0, 1.0, has_interval=False)
     if len(tallies) == 1:
         return Estimate(value, *_score_interval(tallies[0]))
-    if any(_num_words(tally[..., 1].sum(axis=1)) < MIN_WORDS for tally in tallies):
-        return Estimate(value, 0.0, 1.0)
     half = float(_student(np.array(len(tallies))) * by_seed.std(ddof=1)) / math.sqrt(len(tallies))
     low, high = _score_interval(np.concatenate(tallies))  # few seeds may agree by chance: no surer than their words
     return Estimate(value, max(0.0, min(low, value - half)), min(1.0, max(high, value + half)))
@@ -116,7 +112,8 @@ def score(
 def share(match: Match, points: Callable[[Outcome], float]) -> Estimate:
     """The mean of `points`, from 0 to 1, over the games of a match. There has to be one."""
     tally = _by_word((game.scenario, 0, points(game.outcome)) for game in match.games)
-    return Estimate(float(_mean_score(tally.sum(axis=0))), *_score_interval(tally))
+    has_interval = bool(_num_words(tally[..., 1].sum(axis=1)) >= MIN_WORDS)
+    return Estimate(float(_mean_score(tally.sum(axis=0))), *_score_interval(tally), has_interval)
 
 
 def outcome_cells(match: Match, kinds: Sequence[Sequence[Outcome]] = ENDS) -> list[str]:

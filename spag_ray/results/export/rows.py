@@ -95,7 +95,7 @@ class Rows:
 
     def of_stage(self, stage: str, path: Path) -> Iterator[Row]:
         """The rows of a log, in its order: that in which games ended."""
-        faults = LogFaults()
+        faults, left_out = LogFaults(), dict[str, str]()
         expected = {
             name: None if run.config is None else _baselines(run.config, name, stage, path)
             for name, run in self._of_games.items()
@@ -105,14 +105,14 @@ class Rows:
             if self.run.config is None:
                 self._of_games.setdefault(name, self.run.of_game(name))
             if name not in self._of_games:
-                self.faults[path.name] = f"games of {name}, which is not in the configuration, are left out"
+                left_out[name] = f"games of {name}, which is not in the configuration, are left out"
                 continue
             found = self._rows(self._of_games[name], stage, episode, expected.get(name))
             self.num_games += 1
             self.num_rows += len(found)
             yield from found
-        if faults:
-            self.faults[path.name] = "; ".join(filter(None, (self.faults.get(path.name), str(faults))))
+        if told := [*left_out.values(), *([str(faults)] if faults else [])]:
+            self.faults[path.name] = "; ".join(told)
 
     def _rows(self, run: RunFiles, stage: str, episode: Episode, expect: Expect | None) -> list[Row]:
         payoffs = _payoffs(run.config, stage, episode)

@@ -98,7 +98,7 @@ def write_report(folder: Path, out: Path, decode: Decode | None = None, max_game
             run = read_run(folder, decode, max_games, lambda name, block: blocks.write(_data(name, block)))
             _write(run, out, blocks)
     except OSError as error:
-        told = f"files that can be read, and room in {tempfile.gettempdir()} (TMPDIR)"
+        told = "files that can be read, and room in the folder of temporary files (TMPDIR)"
         raise InputError(f"{folder}: no report can be made: {error}; it needs {told}") from error
     return Report(out, out.stat().st_size, run.transcripts.num_games, run.packer.num_games)
 

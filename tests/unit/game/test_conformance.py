@@ -436,6 +436,18 @@ def test_a_game_without_an_end_is_left_after_so_many_turns() -> None:
     assert max(played) == MOST_TURNS
 
 
+def test_a_game_that_is_left_says_nothing_of_seats_that_may_still_come() -> None:
+    """Seat 1 moves after turn 250, and the game ends at 300."""
+
+    def to_move(self: Stairs, history: History, scenario: str) -> int:
+        return int(len(history) > 250)
+
+    def rule(self: Stairs, history: History, scenario: str) -> Ruling | None:
+        return win(0) if len(history) >= 300 else None
+
+    assert check(ordered(to_move, messages=plain, rule=rule, max_turns=1000), 3) == []
+
+
 NUMBERS = count()
 
 

@@ -70,6 +70,18 @@ def test_marks_of_a_thought_are_found_as_a_line_has_them(thought: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("thought", "reply"),
+    [
+        ("( {thought} )", "( it (river) is wet ) Boats go."),
+        ("Thinking: {thought} ;", "Thinking: river; not boat ; Boats go."),
+    ],
+)
+def test_a_space_of_a_mark_counts_in_lines_too(thought: str, reply: str) -> None:
+    template = PromptTemplate(style="lines", wordings=WORDINGS, thought=thought, line="{speaker}: {text}")
+    assert turn_of(taboo_renderer(template, tokenizer_of("chatml"), 4), [], reply).text == "Boats go."
+
+
+@pytest.mark.parametrize(
     ("reply", "public"),
     [
         ("[ river ] Is it wet?", "Is it wet?"),

@@ -224,11 +224,17 @@ def test_what_cannot_be_read_is_said_and_the_rest_written(tmp_path: Path, capsys
 def test_of_a_log_all_that_was_left_out_is_said(tmp_path: Path) -> None:
     run = placed("rounds", tmp_path)
     episodes = list(read_log(run / "episodes" / "spag-1.log"))
-    path = write_log(run, "spag-2", [episodes[0], replace(episodes[1], game="gone.py:Auction")])
+    path = write_log(
+        run,
+        "spag-2",
+        [episodes[0], *(replace(episodes[1], game=game) for game in ("gone.py:Auction", "lost.py:Poker"))],
+    )
     path.write_bytes(path.read_bytes() + b"torn")
     rows = Rows(read_files(run), "games")
     assert len(list(rows.of_stage("spag-2", path))) > 0
-    assert "games of gone.py:Auction, which is not in the configuration, are left out; a torn" in rows.faults[path.name]
+    told = "games of {}, which is not in the configuration, are left out; "
+    both = "".join(map(told.format, ("gone.py:Auction", "lost.py:Poker")))
+    assert f"{both}a torn" in rows.faults[path.name]
 
 
 def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,17 @@ from spag_ray.errors import InputError
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results import standings
 from spag_ray.results.matches import Game, Match, others, read_matches, write_matches
-from spag_ray.results.standings import better, elo, outcome_cells, players, ratings, score, share, turns_to_win
+from spag_ray.results.standings import (
+    Estimate,
+    better,
+    elo,
+    outcome_cells,
+    players,
+    ratings,
+    score,
+    share,
+    turns_to_win,
+)
 
 
 @pytest.fixture
@@ -101,6 +111,8 @@ def test_seeds_that_differ_widen_the_interval() -> None:
     narrow, wide = (score(runs, "new", "old") for runs in (alike, differ))
     assert wide.high - wide.low > 1.5 * (narrow.high - narrow.low)
     assert wide.value == pytest.approx(narrow.value, abs=0.06)
+    assert wide.has_interval
+    assert str(Estimate(0.5, 0.0, 1.0)) == "0.50 [0.00, 1.00]", "few seeds that differ much, not few words"
     same = score(alike[:1] * 2, "new", "old")
     assert same.high - same.low > 0.05, "two seeds that came to the same are not certain"
 
