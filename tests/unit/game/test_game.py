@@ -59,7 +59,7 @@ def test_an_unsound_history_is_refused_and_the_turn_named(history: object, messa
 
 def test_every_error_survives_pickling() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, SpagError)]
-    assert len(kinds) == 13
+    assert len(kinds) == 14
     assert {kind.__name__ for kind in kinds if kind.exit_code != 2} == {"StopRequestedError"}
     for kind in kinds:
         copy = pickle.loads(pickle.dumps(kind("what, where, remedy")))
