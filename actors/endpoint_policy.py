@@ -165,7 +165,7 @@ class EndpointPolicy:
         text = text.strip().encode("utf-8", errors="replace").decode("utf-8")
         reason = getattr(choice, "finish_reason", None)
         if reason in ("abort", "error"):  # vLLM's and SGLang's, as they end
-            raise EngineError(f"{self._endpoint.url}: {self._endpoint.model} broke its answer off ({reason})")
+            raise EngineError(f"{self._endpoint.url}: {self._endpoint.model} did not finish its answer ({reason})")
         marks = marks_of(self._game)
         if marks is None or not text.startswith(marks[0]):  # it may think although, or before, the game wants it to
             self._opens_thoughts |= THOUGHT[1] in text and not text.startswith(THOUGHT[0])

@@ -8,9 +8,10 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from spag_ray.errors import ModelError, meant_path
 from spag_ray.host.whole_files import open_as_folder, whole
@@ -92,43 +93,29 @@ def saved_snapshot(folder: str | Path, version: int, max_bytes: int = 64 * 2**20
             tensors |= load_file(path)  # mapped: nothing is read
     if not tensors:
         raise ModelError(f"{folder}: no *.safetensors in it, so there is no model to load")
+    # Each bucket is made when it is asked for: engines of one machine would else hold a copy of the model each.
     plan = plan_buckets([(name, tensor.nbytes) for name, tensor in tensors.items()], max_bytes)
-    return Snapshot(version, len(tensors), _SavedBuckets(tensors, plan))
+    parts = [partial(_bucket, tensors, names, index) for index, names in enumerate(plan)]
+    return Snapshot(version, len(tensors), parts)
 
 
-class _SavedBuckets(Sequence["Bucket"]):
-    """Engines of one machine that play saved weights in turn would else hold a copy of the model each."""
+def _bucket(tensors: Mapping[str, torch.Tensor], names: Iterable[str], index: int) -> Bucket:
+    import torch
 
-    def __init__(self, tensors: Mapping[str, torch.Tensor], plan: Sequence[Sequence[str]]) -> None:
-        self._tensors, self._plan = tensors, plan
+    from spag_ray.weights.snapshot import make_bucket
 
-    def __len__(self) -> int:
-        return len(self._plan)
-
-    @overload
-    def __getitem__(self, index: int) -> Bucket: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Bucket]: ...
-    def __getitem__(self, index: int | slice) -> Bucket | list[Bucket]:
-        import torch
-
-        from spag_ray.weights.snapshot import make_bucket
-
-        if isinstance(index, slice):
-            return [self[each] for each in range(*index.indices(len(self)))]
-        some = [(name, self._tensors[name]) for name in self._plan[index]]
-        return make_bucket(
-            index,
+    return make_bucket(
+        index,
+        (
             (
-                (
-                    name,
-                    str(tensor.dtype).removeprefix("torch."),
-                    tuple(tensor.shape),
-                    tensor.contiguous().view(-1).view(torch.uint8).numpy(),
-                )
-                for name, tensor in some
-            ),
-        )
+                name,
+                str(tensors[name].dtype).removeprefix("torch."),
+                tuple(tensors[name].shape),
+                tensors[name].contiguous().view(-1).view(torch.uint8).numpy(),
+            )
+            for name in names
+        ),
+    )
 
 
 def load_tokenizer(folder: str, template_kwargs: Mapping[str, Any] | None = None) -> Any:

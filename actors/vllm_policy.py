@@ -22,7 +22,7 @@ from spag_ray.results.lines import EngineFigures
 from spag_ray.weights.snapshot import Snapshot
 
 _SLEEPERS = frozenset({"weights", "kv_cache"})  # the parts that vLLM puts to sleep and wakes separately
-_ENDS = ("stop", "length")  # how a request ends that vLLM has not broken off
+_ENDS = ("stop", "length")  # how a request ends that vLLM has finished
 FEW_CORES = 4  # of a CPU engine: a core that spins is a quarter of them or more
 
 
@@ -148,7 +148,7 @@ class VllmPolicy:
             last = output
         reason = last.outputs[0].finish_reason if last is not None and last.finished else "no answer"
         if reason not in _ENDS:  # a core that is told to end gives what there is of each reply
-            raise EngineError(f"engine {self.name} broke {request_id} off: {reason}")
+            raise EngineError(f"engine {self.name} did not finish {request_id}: {reason}")
         return last, first_version
 
     async def score(self, sequences: Pairs, temperature: float = 1.0, adapter: str | None = None) -> list[Score]:

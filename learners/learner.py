@@ -126,7 +126,7 @@ class Learner:
         self._spec, self._num_steps_done = spec, 0
 
     def continue_stage(self, spec: StageSpec) -> None:
-        """The stage goes on, perhaps with another number of steps in all."""
+        """The stage continues, perhaps with another number of steps in all."""
         self._spec = spec
 
     def keep_reference(self) -> None:

@@ -98,7 +98,6 @@ class AttachedSource:
         self._run = run
         self._view = RunView(run.name, run.config)
         self._newest: dict[str, Any] | None = None
-        self._has_answered = False
 
     def look(self) -> RunView:
         from cluster.console import AwayError
@@ -108,9 +107,8 @@ class AttachedSource:
             for line in self._new():
                 self._view.take(line)
             self._view.progress = self._run.status().progress
-            self._has_answered = True
         except AwayError:
-            if not self._has_answered:
+            if self._view.progress is None:  # it has not been reached yet
                 raise
         except ClusterError as error:
             self._view.end = str(error)

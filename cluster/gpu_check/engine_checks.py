@@ -111,7 +111,7 @@ def _negated(snapshot: Any) -> Any:
     from spag_ray.weights.snapshot import Bucket, Snapshot, checksum
 
     parts = []
-    for bucket in snapshot.parts:
+    for bucket in (part() for part in snapshot.parts):
         payload = (-torch.from_numpy(bucket.payload).view(torch.bfloat16)).view(torch.uint8).numpy()
         parts.append(Bucket(bucket.index, bucket.tensors, payload, checksum(payload)))
     return Snapshot.of(snapshot.version - 1, tuple(parts))

@@ -252,10 +252,10 @@ class PolicyTraining:
         if not begun.name and part_of is not None and begun.method == "self_play":  # of an earlier version
             begun = replace(begun, name=part_of, is_part=True)
         try:
-            found = _saved_values(folder)
             saved_progress = StageProgress.saved_in(folder)
-            moved_before = found.get("moved_before")
-            self._num_rows_taken, reference_of = found.get("taken", 0), moved_before and Stage.parse(moved_before)
+            self._num_rows_taken = _saved_value(folder / "rows.json", "taken") or 0
+            moved_before = _saved_value(folder / "reference.json", "moved_before")
+            reference_of = moved_before and Stage.parse(moved_before)
         except MemoryError:
             raise  # nothing is damaged
         except Exception as error:  # a damaged archive of numpy may raise anything
@@ -268,10 +268,6 @@ class PolicyTraining:
         self._num_skipped = 0
 
 
-def _saved_values(folder: Path) -> dict[str, Any]:
-    """What rows.json and reference.json of a checkpoint say, if it has them."""
-    found: dict[str, Any] = {}
-    for path in (folder / "rows.json", folder / "reference.json"):
-        if path.exists():
-            found |= json.loads(path.read_text(encoding="utf-8"))
-    return found
+def _saved_value(file: Path, key: str) -> Any:
+    """None without the file."""
+    return json.loads(file.read_text(encoding="utf-8"))[key] if file.exists() else None

@@ -27,7 +27,7 @@ from cluster.run.recovery import Recovery
 from cluster.run.training import train
 from cluster.run.training_verbs import Trainer
 from cluster.runtime.output_files import label_of
-from cluster.runtime.ray_session import get, redirect_output
+from cluster.runtime.ray_session import get, log, redirect_output
 from cluster.runtime.run_folder import write_end
 from cluster.schedules.rounds import play_round
 from cluster.tracking.callbacks import FAILED_WITHIN_S
@@ -274,8 +274,10 @@ class Run(Actor):
         except BaseException as error:
             is_stop = isinstance(error, StopRequestedError | CollapseError)
             ended, reason = "stopped" if is_stop else "failed", str(error)
-            with contextlib.suppress(Exception):  # what ended the run is told, not what then went wrong
+            try:
                 self.close()
+            except Exception:  # what ended the run is told, and this is in its log
+                log.exception("not everything of the run could be closed")
             raise
         else:
             self.close()

@@ -13,6 +13,7 @@ POST /api/games/ID/keep      the person agrees that the game is kept
 from __future__ import annotations
 
 import asyncio
+import logging
 from importlib import resources
 from typing import Any
 
@@ -28,11 +29,12 @@ from cluster.serve.client_limits import limited
 from cluster.serve.guard import Guard
 from cluster.serve.kept_games import KeptGames
 from cluster.serve.opponents import BusyError, Opponents
-from cluster.serve.visits import GAME_FAULT, Table, Visit, Visits, log
+from cluster.serve.visits import GAME_FAULT, Table, Visit, Visits
 from spag_ray.errors import GameError, InputError, SpagError
 from spag_ray.game.protocol import SEATS
 from spag_ray.host.addresses import is_loopback
 
+log = logging.getLogger(__name__)
 # {address: (package, file, media type)}; base.js and game.js are also those of the report.
 _FILES = {
     "/": ("cluster.serve", "page.html", "text/html"),
@@ -65,6 +67,7 @@ def make_app(title: str, visits: Visits, opponents: Opponents, kept: KeptGames |
     for address, (package, name, media_type) in _FILES.items():
         add_file(app, address, resources.files(package).joinpath(name).read_bytes(), media_type)
     app.exception_handler(SpagError)(_told)
+    app.exception_handler(GameError)(_hidden)
     app.exception_handler(BusyError)(_busy)
     return guard.around(limited(app))  # the guard first: it refuses before it reads a body
 
@@ -130,10 +133,13 @@ def _add_keeping(app: FastAPI, visits: Visits, kept: KeptGames | None) -> None:
         return await visits.view(visit)
 
 
+async def _hidden(request: Request, error: Exception) -> Response:
+    """The message has what is hidden from a seat."""
+    log.error("%s", error)
+    return refused(GAME_FAULT, 500)
+
+
 async def _told(request: Request, error: Exception) -> Response:
-    if isinstance(error, GameError):  # it has what is hidden
-        log.error("%s", error)
-        return refused(GAME_FAULT, 500)
     return refused(" ".join(str(error).split()), 400)
 
 

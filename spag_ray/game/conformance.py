@@ -176,7 +176,11 @@ class _Players:
         ruling: Ruling | None = None
         try:
             self._look_at_fact(scenario)
-            while ruling is None and (seat := self._next_seat(history, movers, scenario)) is not None:
+            while (
+                ruling is None
+                and len(history) < MOST_TURNS
+                and (seat := self._next_seat(history, movers, scenario)) is not None
+            ):
                 messages = self._read(seat, history, scenario)
                 # With a line as the seat reads those of the other seat.
                 last_line = messages[-1]["content"].splitlines()[-1:]
@@ -188,8 +192,6 @@ class _Players:
                 )
                 movers += (seat,)
                 ruling = self._rule(seat, history, scenario)
-                if ruling is None and len(history) == MOST_TURNS:
-                    break
             is_left = ruling is None and len(history) == MOST_TURNS  # its end has not been seen
             if not is_left and (ruling is None or ruling.outcome.breaker is None):
                 self._orders.append((movers, ruling is not None))

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,13 +49,13 @@ class Bucket:
 
 @dataclass
 class Snapshot:
-    """A version of the weights, delivered bucket by bucket: `parts` are in this process, made when asked for, or
-    awaited. With `adapter` (peft's adapter_config.json) it has the weights of a low-rank adapter for the model that the
-    policy was started with. `num_bytes`: of the buckets that have come."""
+    """A version of the weights, delivered bucket by bucket: `parts` are in this process, made by a call, or awaited.
+    With `adapter` (peft's adapter_config.json) it has the weights of a low-rank adapter for the model that the policy
+    was started with. `num_bytes`: of the buckets that have come."""
 
     version: int
     num_tensors: int
-    parts: Sequence[Bucket | Awaitable[Bucket]]
+    parts: Sequence[Bucket | Callable[[], Bucket] | Awaitable[Bucket]]
     adapter: Mapping[str, Any] | None = None
     num_bytes: int = 0
 
@@ -65,9 +65,11 @@ class Snapshot:
         return cls(version, sum(len(bucket.tensors) for bucket in parts), parts, adapter)
 
     async def buckets(self) -> AsyncIterator[Bucket]:
-        for index in range(len(self.parts)):
-            part = await asyncio.to_thread(self.parts.__getitem__, index)  # it may be read from a disk now
-            bucket = part if isinstance(part, Bucket) else await part
+        for part in self.parts:
+            if isinstance(part, Bucket):
+                bucket = part
+            else:
+                bucket = await (asyncio.to_thread(part) if callable(part) else part)  # a call reads from a disk
             self.num_bytes += bucket.payload.nbytes
             yield bucket
 

@@ -114,7 +114,7 @@ def test_every_tensor_of_an_engine_is_its_learners_after_a_sync(
 def test_an_engine_of_a_channel_between_gpus_loads_what_the_object_store_has(
     channel: str, tiny_model: Path, other_tiny_model: Path, loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also in the middle of a version whose channel broke: that one is left, and play goes on."""
+    """Also in the middle of a version whose channel broke: that one is left, and play continues."""
     monkeypatch.delenv("VLLM_ALLOW_INSECURE_SERIALIZATION", raising=False)
     with engine(tiny_model, channel, loop, monkeypatch) as policy:
         for version, folder in ((3, other_tiny_model), (4, tiny_model), (5, other_tiny_model)):

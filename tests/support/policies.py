@@ -1,6 +1,7 @@
 """What policies are asked, and weights for them."""
 
 from pathlib import Path
+from typing import Any
 
 from actors.models import saved_snapshot
 from actors.policy import Request, Sampling
@@ -12,7 +13,8 @@ GREEDY = Sampling(temperature=0.0, max_new_tokens=12, stop_token_ids=(2,))
 
 def snapshot_of(folder: Path, version: int, max_bytes: int = 20_000) -> Snapshot:
     """The weights of a model folder as buckets, cut as a learner cuts them."""
-    return saved_snapshot(folder, version, max_bytes)
+    parts: Any = saved_snapshot(folder, version, max_bytes).parts
+    return Snapshot.of(version, [part() for part in parts])
 
 
 def ask(name: str) -> Request:

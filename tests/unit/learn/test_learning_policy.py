@@ -577,6 +577,7 @@ def test_one_policy_of_both_seats_takes_whole_batches_of_a_streams_part(tmp_path
         ("references.npz", b""),
         ("stage.json", b"\0" * 9),
         ("rows.json", b"{}["),
+        ("rows.json", b"{}"),
         ("reference.json", b"[1]"),
     ],
 )
@@ -587,6 +588,18 @@ def test_a_checkpoint_whose_stage_is_damaged_is_named(name: str, damaged: bytes,
     policy.training.load(tmp_path, SPEC, None)
     (tmp_path / name).write_bytes(damaged)
     with pytest.raises(RunFolderError, match=r"under way cannot be read.*move this one away"):
+        policy.training.load(tmp_path, SPEC, None)
+
+
+def test_a_checkpoint_for_which_there_is_no_memory_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(folder: Path) -> None:
+        raise MemoryError
+
+    policy = LearningPolicy("policy", tuple(Role), RunConfig(), tmp_path, "model", Recorder(tmp_path))
+    monkeypatch.setattr(StageProgress, "saved_in", full)
+    with pytest.raises(MemoryError):
         policy.training.load(tmp_path, SPEC, None)
 
 

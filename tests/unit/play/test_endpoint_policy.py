@@ -197,7 +197,7 @@ async def test_an_answer_that_a_server_breaks_off_loses_its_turn(finish: str, se
     renderer = taboo_renderer(load_template("chat"), tokenizer, 3)
     server.is_cut("do you like", finish)
     far = EndpointPolicy(server.endpoint, renderer.game, renderer.reply_ids)
-    with pytest.raises(EngineError, match=f"talker broke its answer off \\({finish}\\)"):
+    with pytest.raises(EngineError, match=f"talker did not finish its answer \\({finish}\\)"):
         await far.generate([Request("r", (1,), SAMPLING, GameView(Role.ATTACKER, (), "river"))])
     await far.close()
 

@@ -108,7 +108,7 @@ async def test_a_reply_that_vllm_breaks_off_is_no_reply(reason: str) -> None:
         yield SimpleNamespace(finished=True, outputs=[CompletionOutput(0, "", [], 0.0, [], finish_reason=reason)])
 
     policy = VllmPolicy(SimpleNamespace(generate=generate), "policy-0", 0, max_model_len=512, on_cpu=True)
-    with pytest.raises(EngineError, match=f"policy-0 broke .* off: {reason}"):
+    with pytest.raises(EngineError, match=f"policy-0 did not finish .*: {reason}"):
         await policy.generate([ask("in progress")])
 
 

@@ -510,6 +510,22 @@ def test_a_persons_seat_reads_no_move_that_is_made_at_the_same_time() -> None:
     assert taboo.tells(["It has a bed."], 0, Role.DEFENDER, "river")
 
 
+def test_a_fault_of_a_game_shows_nothing_that_it_hides(
+    client: TestClient, server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before the model's turn, and in it."""
+
+    def fails(*_: Any) -> Any:
+        raise KeyError("raise")
+
+    game = begun(client, 1)
+    monkeypatch.setattr(TabooGame, "rule", fails)
+    asked = client.post(f"/api/games/{game['id']}/turns", json={"text": "Is it big?"})
+    told = refused(asked, 500) if asked.status_code != 200 else settled(client, asked.json())["fault"]
+    assert told == visits.GAME_FAULT
+    assert "scenario 'tiger'" in caplog.text
+
+
 def test_the_page_is_told_how_often_one_may_guess() -> None:
     for game, scenario, number in ((TabooGame(max_guesses=3), "cat", 3), (KuhnPoker(), "KJ", 1)):
         app, opponents = FastAPI(), SimpleNamespace(named={})

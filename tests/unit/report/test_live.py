@@ -186,3 +186,12 @@ async def test_runs_whose_names_are_no_utf8_are_shown(run: Path) -> None:
         assert "caf?" in (await client.get("/")).text
         assert (await client.get("/api/curves")).json()["runs"][0].endswith("caf?")
         assert (await client.get("/api/state")).json()["fault"] == ""
+
+
+async def test_a_run_that_cannot_be_read_is_named_whatever_its_name(tmp_path: Path) -> None:
+    runs, curves = live_runs([tmp_path / "caf\udce9"], [None])
+    transport = httpx.ASGITransport(make_live_app(runs, curves, Guard()))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        answer = await client.get("/")
+    assert answer.status_code == 503
+    assert "caf?" in answer.text

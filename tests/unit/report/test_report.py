@@ -400,6 +400,11 @@ def test_a_report_without_room_for_its_parts_or_of_files_that_cannot_be_read_is_
         patched.setattr("tempfile.TemporaryFile", full)
         with pytest.raises(InputError, match=r"no report can be made: .*No space left.*TMPDIR"):
             write_report(run, run / "report.html")
+    with monkeypatch.context() as patched:  # no folder at all, for which tempfile looks once more in each call
+        patched.setattr("tempfile._candidate_tempdir_list", lambda: [str(run / "none")])
+        patched.setattr("tempfile.tempdir", None)
+        with pytest.raises(InputError, match=r"No usable temporary directory"):
+            write_report(run, run / "report.html")
     (run / "metrics.jsonl").unlink()
     (run / "metrics.jsonl").mkdir()
     with pytest.raises(InputError, match=r"no report can be made: .*Is a directory"):
