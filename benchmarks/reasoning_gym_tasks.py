@@ -13,6 +13,7 @@ model can say one; `chance` in the output is what guessing gives.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 from collections.abc import Sequence
@@ -64,7 +65,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
-    found = [item for kind in KINDS for item in items(kind, SEED)]
+    # One of each kind, then the next ones: the first N are of all kinds, too.
+    found = list(itertools.chain(*zip(*(items(kind, SEED) for kind in KINDS), strict=True)))
     write(folder, found)
     chance = sum(1 / len(item["choices"]) for item in found) / len(found)
     print(json.dumps({"items": len(found), "kinds": len(KINDS), "chance": round(chance, 4)}))
