@@ -279,6 +279,17 @@ def test_a_damaged_checkpoint_is_named_whatever_its_bytes_make_of_reading_it(tmp
             engine.load(str(tmp_path))
 
 
+def test_a_checkpoint_for_which_there_is_no_memory_is_not_called_damaged(tmp_path: Path) -> None:
+    class Full:
+        def load_checkpoint(self, folder: str, tag: str) -> Any:
+            raise MemoryError
+
+    engine = TrainingEngine.__new__(TrainingEngine)
+    engine._engine = Full()
+    with pytest.raises(MemoryError):
+        engine.load(str(tmp_path))
+
+
 @pytest.mark.parametrize(
     "work",
     [

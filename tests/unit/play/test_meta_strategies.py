@@ -62,6 +62,6 @@ def test_records_of_other_runs_stay_in_the_file_that_a_run_adds_to(tmp_path: Pat
     file = tmp_path / "records.jsonl"
     rows = [{"env": "kuhn_poker", "strategy": name, "seed": seed} for name in ("psro", "fictitious") for seed in (1, 2)]
     assert meta_strategies.records_without([], file) == []
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"env": "kuhn')  # of a run that was killed
     left = meta_strategies.records_without([("kuhn_poker", "psro", 1)], file)
     assert [json.loads(line) for line in left] == rows[1:]
