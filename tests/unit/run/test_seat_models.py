@@ -58,9 +58,7 @@ def test_a_model_of_the_same_shape_and_tokenizer_fits(tiny_model: Path, other_ti
 
 def test_other_models_are_refused(tiny_model: Path, tmp_path: Path) -> None:
     other = changed(tiny_model, tmp_path / "other", "config.json", rms_norm_eps=0.5)
-    with pytest.raises(
-        ConfigError, match=r"seat_models\.attacker: rms_norm_eps in .* is 0.5, but"
-    ):
+    with pytest.raises(ConfigError, match=r"seat_models\.attacker: rms_norm_eps in .* is 0.5, but"):
         check_seat_models(config_of(tiny_model, attacker=other), str(tiny_model))
     other = changed(tiny_model, tmp_path / "template", "tokenizer_config.json", chat_template="{{ messages }}")
     (other / "chat_template.jinja").unlink(missing_ok=True)
