@@ -17,8 +17,8 @@ from transformers import GenerationConfig
 from transformers.initialization import no_init_weights
 
 from spag_ray.errors import ModelError, reason_of
-from spag_ray.families.auto import AutoConfig, AutoModelForCausalLM
-from spag_ray.families.torch_free import needs_own_code, read_tokenizer
+from spag_ray.families.auto import AutoModelForCausalLM
+from spag_ray.families.torch_free import read_config, read_tokenizer
 from spag_ray.weights.weight_files import weight_files
 
 # The settings that transformers refuses to save without `do_sample`, and the value of each that it lets through.
@@ -159,17 +159,6 @@ def _read(folder: str, **options: Any) -> Any:
             )
     _make_saveable(model.generation_config)
     return model
-
-
-def read_config(folder: str) -> Any:
-    """config.json as transformers reads it. Raises ModelError if it cannot, and for a family that needs code of its
-    own."""
-    try:
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # transformers' checks of config.json raise kinds of their own
-        if "trust_remote_code" in str(error):
-            raise needs_own_code(folder, "model") from error
-        raise ModelError(f"{folder}: transformers cannot read config.json: {reason_of(error)}") from error
 
 
 def _make_saveable(generation: GenerationConfig | None) -> None:

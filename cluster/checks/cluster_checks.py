@@ -130,7 +130,7 @@ def read_by_actors(config: RunConfig, model: str | None) -> list[str]:
         named.pop(key, None)
     named["model"] = model or config.model
     for key, path in named.items():
-        if key.startswith(("league.fixed", "objective.listener")):
+        if key.startswith(("league.fixed", "objective.listener", "seat_models")):
             with contextlib.suppress(ModelError):  # the check of the files says so
                 named[key] = resolve_model(path)
     return list(dict.fromkeys(named.values()))

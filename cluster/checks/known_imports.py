@@ -79,7 +79,8 @@ def mark_of(config: RunConfig, model: str, *others: Any) -> str | None:
     data is elsewhere."""
     evaluation = config.evaluation
     are_ours = {game.name for game in config.games} <= {*_GAMES} and {*evaluation.tasks} <= {*_TASKS}
-    if not are_ours or config.own_listener is not None or evaluation.include_path is not None:
+    reads_others = config.own_listener is not None or config.seat_models or evaluation.include_path is not None
+    if not are_ours or reads_others:
         return None
     files = [find_config(each.prompts, "prompts") for each in config.each_game]
     if config.render == "varied":

@@ -115,8 +115,8 @@ def check_model(config: RunConfig, model: str, words: Sequence[str], trains: boo
     """Refuses a tokenizer that the prompts or the model cannot use, a context that is too short for a game or too long
     for the model, and a model that the learner cannot train with this configuration. If the games are trained on
     (`trains`), also a micro-batch that is too small for a game, and a base that engines cannot play in turn."""
-    from learners.model_folder import read_config
     from learners.packing import check_packable
+    from spag_ray.families.torch_free import read_config
 
     if trains and base_plays_in_turn(config):
         check_played_in_turn(model)
@@ -209,6 +209,29 @@ def check_folder(model: str, is_saved: bool = True) -> None:
     (check_saveable if is_saved else check_loadable)(model)
 
 
+def check_seat_models(config: RunConfig, model: str) -> None:
+    """Refuses a seat's model (seat_models) that is not whole, or has another shape or tokenizer than `model`. Reads no
+    weights."""
+    from spag_ray.families.torch_free import shape_of
+
+    for role, named in config.seat_models.items():
+        folder = resolve_model(named)
+        check_folder(folder)
+        wanted, found = shape_of(model), shape_of(folder)
+        for key in sorted(wanted.keys() | found.keys()):
+            if wanted.get(key) != found.get(key):
+                raise ConfigError(
+                    f"seat_models.{role}: {key} in config.json of {named} is {found.get(key)!r}, but "
+                    f"{wanted.get(key)!r} in that of `model`; name a model of the same shape"
+                )
+        ours, its = (load_tokenizer(each, config.chat_template_kwargs) for each in (model, folder))
+        if ours.get_vocab() != its.get_vocab() or ours.chat_template != its.chat_template:
+            raise ConfigError(
+                f"seat_models.{role}: {named} has another tokenizer or chat template than `model`; name a model that "
+                "was trained from the same one"
+            )
+
+
 def _silence() -> None:
     """transformers prints bars for weights that are neither read nor written, and a table beside its error."""
     from transformers.utils import logging as transformers_logging
@@ -239,7 +262,7 @@ def check_listener(config: RunConfig, model: str, words: Sequence[str]) -> None:
         )
     listener = model
     if config.own_listener is not None:
-        from learners.model_folder import read_config
+        from spag_ray.families.torch_free import read_config
 
         listener = resolve_model(config.own_listener)
         _check_length(config, read_config(listener))
@@ -295,6 +318,7 @@ def check_run(config: RunConfig, model: str, words: Scenarios, held_out: Scenari
         os.environ.update(harness_environment(config.evaluation.download))  # set before the imports that read it
     check_words(config, words, held_out)
     check_folder(model)
+    check_seat_models(config, model)
     check_games(config, model, words, held_out, cards)
     check_rows(config, model)
     if config.evaluation.tasks:

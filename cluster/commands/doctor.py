@@ -23,6 +23,7 @@ from cluster.checks.preflight import (
     check_folder,
     check_games,
     check_rows,
+    check_seat_models,
     check_tasks,
     check_words,
     in_a_process,
@@ -102,6 +103,9 @@ def _model_results(
             lambda: in_a_process(check_folder, model),
         ),
     }
+    if config.seat_models:
+        told = "the model of each seat has the shape and the tokenizer of `model`"
+        checks["seat models"] = (told, lambda: in_a_process(check_seat_models, config, model))
     if config.self_play.sft_file or config.imitation.source != "scripted" or config.imitation.sft_file:
         what = "every row and every game of the files fits a micro-batch"
         checks["rows"] = (what, lambda: in_a_process(check_rows, config, model))

@@ -99,7 +99,7 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
     models = models_of(guests)
     trained = None if wanted.stages is None else _config_of(wanted.stages)
     if wanted.stages is not None:
-        entrants = entrants_of_run(wanted.stages, (trained or config).model) + entrants
+        entrants = entrants_of_run(wanted.stages, trained or config) + entrants
     check_entrants(entrants, wanted.against)
     check_scripts(config, entrants)
     in_seats = [seat for entrant in entrants for seat in entrant.in_seats]

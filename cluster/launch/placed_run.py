@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rich.console import Console
 
 from actors.arena import Rules
@@ -229,11 +230,13 @@ def placed_run(
 
 
 def _created(config: RunConfig, folder: Path, lease: FolderLease, prepared: Prepared, **options: str) -> RunHandle:
-    """The Run of a folder, of which this process has the lease."""
+    """The Run of a folder, of which this process has the lease. It is on this process's node, if that can be: the
+    others may be spot machines, and a Run ends with its node."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
     actor = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(Run)
-    handle: RunHandle = actor.options(name=f"run-{label_of(folder)}", num_cpus=0, **options).remote(
-        planned(config, prepared.model), lease, prepared, list(map(rules_of, config.each_game))
-    )
+    handle: RunHandle = actor.options(
+        name=f"run-{label_of(folder)}", num_cpus=0, scheduling_strategy=here, **options
+    ).remote(planned(config, prepared.model), lease, prepared, list(map(rules_of, config.each_game)))
     return handle
 
 

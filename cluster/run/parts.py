@@ -9,7 +9,7 @@ from typing import NamedTuple
 import ray
 
 from actors.arena import Rules
-from actors.models import load_tokenizer
+from actors.models import load_tokenizer, resolve_model
 from cluster.buffer.buffer_actor import Buffer, BufferActor, BufferHandle, BufferHealth
 from cluster.buffer.buffer_metrics import BufferMetrics
 from cluster.fleet.drained_nodes import DrainedNodes
@@ -181,7 +181,7 @@ class RunParts:
                 roles,
                 config,
                 folder=lease.folder,
-                model=model,
+                model=resolve_model(config.model_of(roles[0])) if config.seat_models else model,
                 recorder=self.recorder,
                 probe=probe,
                 reservation=self.reservation,

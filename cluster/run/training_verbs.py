@@ -294,7 +294,7 @@ class Trainer:
         """The README.md of the saved models of a stage, or of all."""
         self._parts.control.lease.check(now=True)
         is_built_in = self.config.model == BUILT_IN
-        base = SMOLLM2 if is_built_in else BaseModel.of_folder(Path(self._parts.policies[0].model))
+        base = SMOLLM2 if is_built_in else BaseModel.of_folder(Path(self._parts.seating.model))
         write_cards(self._parts.ground.folder, base, stage)
 
 

@@ -7,7 +7,6 @@ only one where engines take the weights of both seats in turn (evaluation.engine
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,7 +31,6 @@ from spag_ray.stages import BASE, PLAYER_NAME, Stage, order_of
 from spag_ray.weights.weight_files import fingerprint, is_safetensors
 
 # Keys of a model's config.json that describe its origin, not its shape.
-_NOT_SHAPE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache")
 Models: TypeAlias = Mapping[str, Sequence[str]]  # {name of a guest: what it is as attacker, and as defender}
 SHARED_POOL = "players"  # of engines that play both seats
 
@@ -89,9 +87,10 @@ class Entrant:
         return cls(name, endpoint=Endpoint.parse(model))
 
 
-def entrants_of_run(folder: Path, base: str) -> list[Entrant]:
-    """The base model and every stage's model, or its two models, the oldest first; not a stage of which one of the two
-    is missing. Raises ConfigError if there are none."""
+def entrants_of_run(folder: Path, config: RunConfig) -> list[Entrant]:
+    """The model that a run of this configuration starts with, or the two of its seats, and every stage's model, or its
+    two models, the oldest first; not a stage of which one of the two is missing. Raises ConfigError if there are
+    none."""
     found = sorted(saved_models(folder), key=lambda path: order_of(path.name))
     if not found:
         raise ConfigError(f"{folder}: no stage's model in its models/ that could play; is it a run folder?")
@@ -101,7 +100,8 @@ def entrants_of_run(folder: Path, base: str) -> list[Entrant]:
         models.setdefault(name, []).append(Entrant(name, str(path.resolve())))
     whole = [its for its in models.values() if its[1:] or Path(its[0].folder or "").name == its[0].name]
     stages = [replace(its[0], defender=its[1]) if its[1:] else its[0] for its in whole]
-    return [Entrant(str(BASE), resolve_model(base)), *stages]
+    attacker, defender = (Entrant(str(BASE), resolve_model(config.model_of(role))) for role in Role)
+    return [attacker if attacker == defender else replace(attacker, defender=defender), *stages]
 
 
 def check_entrants(entrants: Sequence[Entrant], against: str | None) -> None:
@@ -215,6 +215,8 @@ class _OwnSeats:
         """(their pool, what requests for these weights name)"""
         pool, before = self._engines.get(role, ("", ""))
         if folder != before:
+            from spag_ray.families.torch_free import shape_of
+
             self._num_taken[role] += 1
             number = self._num_taken[role]
             if before and shape_of(folder) == shape_of(before) and is_safetensors(Path(folder)):
@@ -237,6 +239,8 @@ class _SharedSeats(_OwnSeats):
 
     def check(self, entrants: Sequence[Entrant]) -> None:
         """For two models of different shapes."""
+        from spag_ray.families.torch_free import shape_of
+
         folders = [entrant.folder for entrant in entrants if entrant.folder is not None]
         for folder in folders:
             if shape_of(folder) != shape_of(folders[0]):
@@ -262,9 +266,3 @@ class _SharedSeats(_OwnSeats):
         self._num_given += 1
         self.publisher.give(SHARED_POOL, {name: (folder, self._num_given) for folder, name in players.items()})
         self._held = players
-
-
-def shape_of(folder: str) -> str:
-    """What two models must have in common for an engine of one to load the other's weights."""
-    config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
-    return json.dumps({key: value for key, value in config.items() if key not in _NOT_SHAPE}, sort_keys=True)

@@ -65,7 +65,12 @@ def opponents_of_run(folder: Path, config: RunConfig) -> dict[str, Opponent]:
     there is none."""
     found = {}
     with contextlib.suppress(ModelError):
-        found[str(BASE)] = Opponent(resolve_model(config.model))
+        if config.seat_models:
+            found = {
+                str(BASE.of_policy(role)): Opponent(resolve_model(config.model_of(role)), (role,)) for role in Role
+            }
+        else:
+            found[str(BASE)] = Opponent(resolve_model(config.model))
     names = [path.name for path in saved_models(folder)]
     for name in sorted(names, key=order_of):
         seats = tuple(Role(player) for player in Stage.parse(name).players if player in tuple(Role))

@@ -53,6 +53,7 @@ def named_paths(config: RunConfig) -> dict[str, str]:
     """{key: path} of the files and folders that a run of this configuration reads. Names of shipped files
     (`quickstart`, `everyday`, a prompt template) are left out unless a file of that name exists."""
     named: dict[str, str | None] = {"model": config.model, "self_play.sft_file": config.self_play.sft_file}
+    named |= {f"seat_models.{role}": path for role, path in config.seat_models.items()}
     named["objective.listener"] = config.own_listener
     named["evaluation.include_path"] = config.evaluation.include_path if config.evaluation.tasks else None
     named |= {

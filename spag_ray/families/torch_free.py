@@ -9,7 +9,16 @@ from transformers import AutoConfig, AutoTokenizer, LlamaConfig
 
 from spag_ray.errors import ModelError, reason_of
 
-__all__ = ["AlibiLlamaConfig", "AutoConfig", "AutoTokenizer", "needs_own_code", "read_tokenizer"]
+__all__ = [
+    "AlibiLlamaConfig",
+    "AutoConfig",
+    "AutoTokenizer",
+    "needs_own_code",
+    "read_config",
+    "read_tokenizer",
+    "shape_of",
+]
+_NOT_SHAPE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache", "architectures")
 
 
 class AlibiLlamaConfig(LlamaConfig):
@@ -30,6 +39,23 @@ def read_tokenizer(folder: str) -> Any:
         if "trust_remote_code" in str(error):
             raise needs_own_code(folder, "tokenizer") from error
         raise ModelError(f"{folder}: the tokenizer cannot be read: {reason_of(error)}") from error
+
+
+def read_config(folder: str) -> Any:
+    """config.json as transformers reads it. Raises ModelError if it cannot, and for a family that needs code of its
+    own."""
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # transformers' checks of config.json raise kinds of their own
+        if "trust_remote_code" in str(error):
+            raise needs_own_code(folder, "model") from error
+        raise ModelError(f"{folder}: transformers cannot read config.json: {reason_of(error)}") from error
+
+
+def shape_of(folder: str) -> dict[str, Any]:
+    """What two models must have in common for one to take the other's weights: config.json by transformers' names,
+    which differ from those of files that other versions wrote. Raises ModelError."""
+    return {key: value for key, value in read_config(folder).to_dict().items() if key not in _NOT_SHAPE}
 
 
 def needs_own_code(folder: str, what: str) -> ModelError:

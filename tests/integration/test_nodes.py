@@ -60,6 +60,7 @@ def test_a_learner_group_meets_across_nodes_with_an_engine_beside_each_rank(
         training = run.train.remote()
         while not (folder / "metrics.jsonl").exists() or not records_of(folder, "sync"):
             assert not ray.wait([training], timeout=0.2)[0], ray.get(training)
+        assert node_of("run-run") == nodes.head_node.node_id, "where it was started: others may be taken away"
         ranks = [node_of(f"learner-run-{rank}") for rank in range(2)]
         engines = [node_of(f"engine-policy-{number}-run") for number in range(2)]
         engine = ray.get_actor("engine-policy-0-run")

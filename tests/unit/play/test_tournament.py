@@ -26,11 +26,12 @@ from cluster.schedules.tournament import (
     in_match,
     models_of,
     pairings,
-    shape_of,
 )
 from cluster.types import Seat
 from spag_ray.config.loading import parse_config
+from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, InputError, ModelError
+from spag_ray.families.torch_free import shape_of
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.results.game_names import GameNames
@@ -129,16 +130,16 @@ def test_a_run_folder_gives_its_stages_in_order(tmp_path: Path, tiny_model: Path
         (tmp_path / "models" / stage).mkdir(parents=True)
         if stage != "unfinished":
             shutil.copytree(tiny_model, tmp_path / "models" / stage, dirs_exist_ok=True)
-    names = [entrant.name for entrant in entrants_of_run(tmp_path, str(tiny_model))]
+    names = [entrant.name for entrant in entrants_of_run(tmp_path, RunConfig(model=str(tiny_model)))]
     assert names == ["base", "imitated", "spag-2", "spag-10"]
     with pytest.raises(ConfigError, match="run folder"):
-        entrants_of_run(tmp_path / "models", str(tiny_model))
+        entrants_of_run(tmp_path / "models", RunConfig(model=str(tiny_model)))
 
 
 def test_a_run_of_two_policies_gives_players_of_two_models(tmp_path: Path, tiny_model: Path) -> None:
     for stage in ("imitated-defender", "imitated-attacker", "spag-1-attacker", "spag-1-defender", "spag-2-attacker"):
         shutil.copytree(tiny_model, tmp_path / "models" / stage)
-    base, *stages = entrants_of_run(tmp_path, str(tiny_model))
+    base, *stages = entrants_of_run(tmp_path, RunConfig(model=str(tiny_model)))
     assert base.in_seats == (base, base)
     assert [entrant.name for entrant in stages] == ["imitated", "spag-1"]
     folders = [[Path(seat.folder or "").name for seat in entrant.in_seats] for entrant in stages]

@@ -70,6 +70,9 @@ def test_what_does_not_end_is_killed_and_gone_on_return() -> None:
         assert not psutil.pid_exists(child.pid)
 
 
+HERE = "0" * 56  # of a node
+
+
 class DetachedRun:
     """Takes the place of Ray and of a Run on it: a process that adopts the lease. `fails`: its constructor raises."""
 
@@ -114,8 +117,15 @@ class TestPlaceDetached:
                 run.lease = lease
                 return run
 
-            actor: Any = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=create))
-            ray: Any = SimpleNamespace(remote=lambda **_: lambda _: actor, kill=run.kill)
+            def options(scheduling_strategy: Any, **_: object) -> Any:
+                assert (scheduling_strategy.node_id, scheduling_strategy.soft) == (HERE, True)
+                return SimpleNamespace(remote=create)
+
+            context = SimpleNamespace(get_node_id=lambda: HERE)
+            actor: Any = SimpleNamespace(options=options)
+            ray: Any = SimpleNamespace(
+                remote=lambda **_: lambda _: actor, kill=run.kill, get_runtime_context=lambda: context
+            )
             monkeypatch.setattr(placed_run, "ray", ray)
             monkeypatch.setattr(placed_run, "get", run.get)
             monkeypatch.setattr(placed_run, "prepare", lambda *_, **__: Prepared("model", {}, {}, {}))
