@@ -61,23 +61,16 @@ def inner_linear_layers(folder: str) -> list[str]:
     weights."""
     import torch
 
-    from spag_ray.families.auto import AutoConfig, AutoModelForCausalLM
+    from spag_ray.families.auto import AutoModelForCausalLM
+    from spag_ray.families.torch_free import read_config
 
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
+        model = AutoModelForCausalLM.from_config(read_config(folder))
     head = model.get_output_embeddings()
     layers = {
         name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear) and module is not head
     }
     return sorted({name.rsplit(".", 1)[-1] for name in layers})
-
-
-def has_alibi(folder: str) -> bool:
-    """Whether a model's attention is biased by distance (ALiBi). Reads no weights."""
-    from spag_ray.families.auto import AutoConfig
-
-    config = AutoConfig.from_pretrained(folder)
-    return config.model_type in ("bloom", "mpt") or bool(getattr(config, "alibi", False))
 
 
 def saved_snapshot(folder: str | Path, version: int, max_bytes: int = 64 * 2**20) -> Snapshot:

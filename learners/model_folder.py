@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -17,8 +16,8 @@ from transformers import GenerationConfig
 from transformers.initialization import no_init_weights
 
 from spag_ray.errors import ModelError, reason_of
-from spag_ray.families.auto import AutoConfig, AutoModelForCausalLM
-from spag_ray.families.torch_free import needs_own_code, read_tokenizer
+from spag_ray.families.auto import AutoModelForCausalLM, read_model
+from spag_ray.families.torch_free import read_config, read_tokenizer
 from spag_ray.weights.weight_files import weight_files
 
 # The settings that transformers refuses to save without `do_sample`, and the value of each that it lets through.
@@ -136,40 +135,9 @@ def _read(folder: str, **options: Any) -> Any:
             f"{folder}: its weights are quantised ({method}; quantization_config in config.json), and a learner trains "
             "whole ones; give the model that this one was made from, in bfloat16 or float32"
         )
-    try:
-        model, loading = AutoModelForCausalLM.from_pretrained(
-            folder,
-            local_files_only=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # they are named below
-            **options,
-        )
-    except Exception as error:  # transformers' checks of config.json raise kinds of their own
-        is_pickle = isinstance(error, UnpicklingError)  # torch advises to run what may be in it
-        reason = "pytorch_model.bin is not what torch saves" if is_pickle else reason_of(error)
-        remedy = "; copy the model again" if is_pickle or isinstance(error, SafetensorError) else ""
-        raise ModelError(f"{folder}: transformers cannot load this model: {reason}{remedy}") from error
-    for fault in ("missing_keys", "mismatched_keys", "unexpected_keys"):
-        if loading[fault]:
-            raise ModelError(
-                f"{folder}: its weights are not those of the {model.config.model_type} model that its config.json "
-                f"describes ({len(loading[fault])} {fault.replace('_', ' ')}, such as {sorted(loading[fault])[0]!s}); "
-                "copy both from one model"
-            )
+    model = read_model(folder, **options)
     _make_saveable(model.generation_config)
     return model
-
-
-def read_config(folder: str) -> Any:
-    """config.json as transformers reads it. Raises ModelError if it cannot, and for a family that needs code of its
-    own."""
-    try:
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # transformers' checks of config.json raise kinds of their own
-        if "trust_remote_code" in str(error):
-            raise needs_own_code(folder, "model") from error
-        raise ModelError(f"{folder}: transformers cannot read config.json: {reason_of(error)}") from error
 
 
 def _make_saveable(generation: GenerationConfig | None) -> None:

@@ -115,8 +115,8 @@ def check_model(config: RunConfig, model: str, words: Sequence[str], trains: boo
     """Refuses a tokenizer that the prompts or the model cannot use, a context that is too short for a game or too long
     for the model, and a model that the learner cannot train with this configuration. If the games are trained on
     (`trains`), also a micro-batch that is too small for a game, and a base that engines cannot play in turn."""
-    from learners.model_folder import read_config
     from learners.packing import check_packable
+    from spag_ray.families.torch_free import read_config
 
     if trains and base_plays_in_turn(config):
         check_played_in_turn(model)
@@ -239,7 +239,7 @@ def check_listener(config: RunConfig, model: str, words: Sequence[str]) -> None:
         )
     listener = model
     if config.own_listener is not None:
-        from learners.model_folder import read_config
+        from spag_ray.families.torch_free import read_config
 
         listener = resolve_model(config.own_listener)
         _check_length(config, read_config(listener))

@@ -9,17 +9,33 @@ from transformers import AutoConfig, AutoTokenizer, LlamaConfig
 
 from spag_ray.errors import ModelError, reason_of
 
-__all__ = ["AlibiLlamaConfig", "AutoConfig", "AutoTokenizer", "needs_own_code", "read_tokenizer"]
+__all__ = ["AlibiLlamaConfig", "AutoConfig", "AutoTokenizer", "has_alibi", "read_config", "read_tokenizer"]
 
 
 class AlibiLlamaConfig(LlamaConfig):
     """Llama's keys; those of rotary positions are not used."""
 
     model_type = "alibi_llama"
-    alibi = True  # read by vLLM, and by learners/packing.py
+    alibi = True  # read by vLLM, and by `has_alibi`
 
 
 AutoConfig.register(AlibiLlamaConfig.model_type, AlibiLlamaConfig, exist_ok=True)
+
+
+def read_config(folder: str) -> Any:
+    """config.json as transformers reads it. Raises ModelError if it cannot, and for a family that needs code of its
+    own."""
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # transformers' checks of config.json raise kinds of their own
+        if "trust_remote_code" in str(error):
+            raise _needs_own_code(folder, "model") from error
+        raise ModelError(f"{folder}: transformers cannot read config.json: {reason_of(error)}") from error
+
+
+def has_alibi(config: Any) -> bool:
+    """Whether a model's attention is biased by distance (ALiBi)."""
+    return config.model_type in ("bloom", "mpt") or bool(getattr(config, "alibi", False))
 
 
 def read_tokenizer(folder: str) -> Any:
@@ -28,11 +44,11 @@ def read_tokenizer(folder: str) -> Any:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the tokenizers library raises its own kind for a damaged file
         if "trust_remote_code" in str(error):
-            raise needs_own_code(folder, "tokenizer") from error
+            raise _needs_own_code(folder, "tokenizer") from error
         raise ModelError(f"{folder}: the tokenizer cannot be read: {reason_of(error)}") from error
 
 
-def needs_own_code(folder: str, what: str) -> ModelError:
+def _needs_own_code(folder: str, what: str) -> ModelError:
     """transformers advises to run it."""
     return ModelError(
         f"{folder}: this {what} needs code of its own (auto_map in its configuration), which is never run; give a "

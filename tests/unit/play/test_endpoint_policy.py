@@ -350,7 +350,9 @@ async def test_an_endpoint_is_told_whose_line_it_writes(style: str, end: str, se
     assert server.asked[-1]["content"].endswith(end)
 
 
-@pytest.mark.parametrize("page", [b"<html>Welcome</html>", b"[]", b'{"data": [1]}', b'{"data": [{"name": "x"}]}', b"no"])
+@pytest.mark.parametrize(
+    "page", [b"<html>Welcome</html>", b"[]", b'{"data": [1]}', b'{"data": [{"name": "x"}]}', b"no"]
+)
 def test_a_server_of_another_kind_is_told_from_a_player_in_one_line(server: Server, page: bytes) -> None:
     """A web page is what an address without /v1 often has."""
     server.garbled = page
