@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from learners.attention import TREE, check_compiles
-from learners.deepspeed_config import deepspeed_config, loads_in_parts
+from learners.deepspeed_config import deepspeed_config, dtype_of, loads_in_parts
 from learners.engine import Partition, TrainingEngine, World, gathered_over_ranks
 from learners.export import Exporter, Weights, for_engines, whole_weights
 from learners.forward import MicroBatch, token_logprobs, token_logprobs_and_entropies
@@ -56,6 +56,7 @@ class Learner:
             torch.set_num_threads(config.num_threads)
         torch.manual_seed(0)
         self._config = config
+        config = config.model_copy(update={"dtype": dtype_of(deepspeed_config(config))})
         self._objective = objective
         self._world = world
         self._model_folder = model
@@ -307,11 +308,7 @@ class Learner:
         """The inverse of `save_state`; returns the stage that had begun (without its name and temperature, if an
         earlier version saved it). Raises LearnerError when the group has another number of ranks."""
         extra = self._engine.load(folder)
-        if extra["num_ranks"] != self._world.size:
-            raise LearnerError(
-                f"{folder}: this checkpoint has {extra['num_ranks']} learner ranks, but the group has "
-                f"{self._world.size}; set learner.num_ranks: {extra['num_ranks']}"
-            )
+        self._engine.check_ranks(folder, extra["num_ranks"])
         stage = dict(extra["stage"])
         self._num_steps_done = stage.pop("step")
         self._spec = StageSpec(**stage)
