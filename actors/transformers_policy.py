@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from actors.policy import Completion, Pairs, Request, Sampling, Score, WakePart, refuse_adapter
+from actors.policy import Completion, Pairs, Request, Sampling, Score, WakePart, refuse_adapter, refuse_greedy
 from spag_ray.channels.buckets import tensors_of
 from spag_ray.errors import EngineError, WeightSyncError
 from spag_ray.families.auto import read_model
@@ -79,6 +79,7 @@ class TransformersPolicy:
 
     async def score(self, sequences: Pairs, temperature: float = 1.0, adapter: str | None = None) -> list[Score]:
         refuse_adapter(self.name, adapter)
+        refuse_greedy(temperature)
         scores = []
         for prompt, target in sequences:
             if (length := len(prompt) + len(target)) > self._max_model_len:

@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import Any, get_args
 
 from actors.models import inner_linear_layers
-from actors.policy import LOADING, Completion, Pairs, Request, Sampling, Score, WakePart
+from actors.policy import LOADING, Completion, Pairs, Request, Sampling, Score, WakePart, refuse_greedy
 from actors.vllm_adapters import Adapter, EngineAdapters
 from spag_ray.channels.base import CHANNELS
 from spag_ray.channels.buckets import in_shared_memory
@@ -154,8 +154,7 @@ class VllmPolicy:
         return last, first_version
 
     async def score(self, sequences: Pairs, temperature: float = 1.0, adapter: str | None = None) -> list[Score]:
-        if not temperature > 0:
-            raise EngineError(f"nothing can be scored at temperature {temperature:g}; it has to be above 0")
+        refuse_greedy(temperature)
         with self._adapters.use(adapter) as used:
             scores = list(
                 await asyncio.gather(*(self._score_one(prompt, target, used) for prompt, target in sequences))
