@@ -23,7 +23,8 @@ from learners.engine import Partition, TrainingEngine, World, gathered_over_rank
 from learners.export import Exporter, Weights, for_engines, whole_weights
 from learners.forward import MicroBatch, token_logprobs, token_logprobs_and_entropies
 from learners.head import TargetHead
-from learners.model_folder import StoredWeights, load_model, load_model_in_parts, write_model
+from learners.lora import adapter_config, adapter_weights, save_adapter, with_adapters
+from learners.model_folder import load_model, load_model_in_parts, write_model
 from learners.packing import ROOT_TOKENS, check_packable, pack, pad
 from learners.stage_start import StageStart
 from learners.staging import moment, seconds_between
@@ -41,6 +42,7 @@ from spag_ray.training_data.shares import Batch, check_turns
 from spag_ray.training_data.stage_spec import StageSpec, learning_rate_at
 from spag_ray.training_data.terms import Rows
 from spag_ray.weights.snapshot import Bucket
+from spag_ray.weights.weight_files import StoredWeights
 
 _NO_SCORES = np.zeros(0, np.float32)
 
@@ -143,7 +145,7 @@ class Learner:
         """Make a saved model's weights those of `score_reference`. A saved model has its adapters merged, so adapters
         come from the loaded checkpoint. If it has none, the current ones are used and False is returned."""
         if self._config.lora is None:
-            stored = StoredWeights.of(folder)
+            stored = StoredWeights.of(Path(folder))
             if stored is not None and stored.are_those_of(self._whole.shapes()):
                 self._stage_start.read(stored)
             else:
