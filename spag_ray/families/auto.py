@@ -1,4 +1,4 @@
-"""transformers' Auto classes, which also know the families of this package, and a whole model read with them."""
+"""transformers' Auto classes, which also know the families of this package. A whole model is read with them."""
 
 from __future__ import annotations
 

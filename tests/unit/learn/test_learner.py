@@ -240,7 +240,8 @@ def test_scoring_trims_the_hosts_memory_only_where_the_batches_were_in_it(
     learner: Any = Learner.__new__(Learner)
     module = SimpleNamespace(device=torch.device(device), eval=lambda: None, train=lambda: None)
     learner._engine, learner.vocabulary_size = SimpleNamespace(module=module), 4
-    learner._micro_batches = lambda turns, _: ([SimpleNamespace(sample_indices=[i], lengths=[2]) for i in range(3)], 3)
+    passes = [(SimpleNamespace(sample_indices=[place], lengths=[2]), True) for place in range(3)]
+    learner._passes = lambda turns, _: passes
 
     assert [scores.tolist() for scores in learner.score([Sample((1,), (2, 3))] * 3)] == [[0.0, 0.0]] * 3
 
@@ -283,7 +284,6 @@ def test_a_damaged_checkpoint_is_named_whatever_its_bytes_make_of_reading_it(tmp
             engine.load(str(tmp_path))
 
 
-def test_a_checkpoint_for_which_there_is_no_memory_is_not_called_damaged(tmp_path: Path) -> None:
 @pytest.mark.parametrize("num_saved", [0, 1, 2])
 def test_a_checkpoint_of_another_number_of_ranks_says_which(num_saved: int, tmp_path: Path) -> None:
     """DeepSpeed refuses it with ZeRO before the learner sees how many there were; each rank has written its part."""
@@ -321,6 +321,7 @@ def test_the_dtype_that_a_deepspeed_file_sets_is_trained(
     assert loaded == [dtype]
 
 
+def test_a_checkpoint_for_which_there_is_no_memory_is_not_called_damaged(tmp_path: Path) -> None:
     class Full:
         def load_checkpoint(self, folder: str, tag: str) -> Any:
             raise MemoryError
