@@ -51,14 +51,15 @@ def check_endpoint(endpoint: Endpoint, timeout_s: float = 20.0) -> None:
     """Raises ModelError if the server does not answer, refuses the key, or has no such model."""
     from openai import NotFoundError, OpenAI, OpenAIError
 
-    ask_directly(endpoint.url)
     try:
+        ask_directly(endpoint.url)
         with OpenAI(base_url=endpoint.url, api_key=_key(), timeout=timeout_s, max_retries=0) as client:
-            served = [model.id for model in client.models.list()]
+            served = [str(model.id) for model in client.models.list()]
     except NotFoundError:
         return  # the server does not list models; the first turn will show whether it has this one
-    except OpenAIError as error:
-        reason = f"{error} {error.__cause__ or ''}".strip()
+    except Exception as error:  # of a page of another kind the client raises what its code happens to
+        is_told = isinstance(error, OpenAIError | ValueError)
+        reason = f"{error} {error.__cause__ or ''}".strip() if is_told else "its answer is no list of models"
         raise ModelError(
             f"{endpoint.url}: no player there ({reason[:200]}); is it the address up to and with /v1, and is "
             "OPENAI_API_KEY set if it wants a key?"
@@ -68,7 +69,7 @@ def check_endpoint(endpoint: Endpoint, timeout_s: float = 20.0) -> None:
 
 
 def _key() -> str:
-    return os.environ.get("OPENAI_API_KEY", "none")
+    return os.environ.get("OPENAI_API_KEY") or "none"  # the client refuses to send an empty one
 
 
 class EndpointPolicy:

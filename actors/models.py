@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from spag_ray.errors import ModelError, meant_path
 from spag_ray.host.whole_files import open_as_folder, whole
-from spag_ray.weights.weight_files import check_is_whole, weight_files
+from spag_ray.weights.weight_files import StoredWeights, check_is_whole
 
 if TYPE_CHECKING:
-    import torch
-
-    from spag_ray.weights.snapshot import Bucket, Snapshot
+    from spag_ray.weights.snapshot import Snapshot
 
 BUILT_IN = "smollm2-135m-instruct"
 CONVERT_WITHIN_S = 900.0  # it takes 20 s on two cores
@@ -61,10 +59,11 @@ def inner_linear_layers(folder: str) -> list[str]:
     weights."""
     import torch
 
-    from spag_ray.families.auto import AutoConfig, AutoModelForCausalLM
+    from spag_ray.families.auto import AutoModelForCausalLM
+    from spag_ray.families.torch_free import read_config
 
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
+        model = AutoModelForCausalLM.from_config(read_config(folder))
     head = model.get_output_embeddings()
     layers = {
         name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear) and module is not head
@@ -72,50 +71,18 @@ def inner_linear_layers(folder: str) -> list[str]:
     return sorted({name.rsplit(".", 1)[-1] for name in layers})
 
 
-def has_alibi(folder: str) -> bool:
-    """Whether a model's attention is biased by distance (ALiBi). Reads no weights."""
-    from spag_ray.families.auto import AutoConfig
-
-    config = AutoConfig.from_pretrained(folder)
-    return config.model_type in ("bloom", "mpt") or bool(getattr(config, "alibi", False))
-
-
 def saved_snapshot(folder: str | Path, version: int, max_bytes: int = 64 * 2**20) -> Snapshot:
     """The weights of a model folder (safetensors) as a version to load, each bucket read when it is asked for. Raises
-    ModelError when there are none."""
-    from safetensors.torch import load_file
-
+    ModelError when there are none, or damaged ones."""
+    from spag_ray.channels.buckets import bucket_of
     from spag_ray.weights.snapshot import Snapshot, plan_buckets
 
-    tensors: dict[str, torch.Tensor] = {}
-    for path in weight_files(Path(folder)):
-        if path.suffix == ".safetensors":
-            tensors |= load_file(path)  # mapped: nothing is read
-    if not tensors:
+    if (stored := StoredWeights.of(Path(folder))) is None:
         raise ModelError(f"{folder}: no *.safetensors in it, so there is no model to load")
     # Each bucket is made when it is asked for: engines of one machine would else hold a copy of the model each.
-    plan = plan_buckets([(name, tensor.nbytes) for name, tensor in tensors.items()], max_bytes)
-    parts = [partial(_bucket, tensors, names, index) for index, names in enumerate(plan)]
-    return Snapshot(version, len(tensors), parts)
-
-
-def _bucket(tensors: Mapping[str, torch.Tensor], names: Iterable[str], index: int) -> Bucket:
-    import torch
-
-    from spag_ray.weights.snapshot import make_bucket
-
-    return make_bucket(
-        index,
-        (
-            (
-                name,
-                str(tensors[name].dtype).removeprefix("torch."),
-                tuple(tensors[name].shape),
-                tensors[name].contiguous().view(-1).view(torch.uint8).numpy(),
-            )
-            for name in names
-        ),
-    )
+    plan = plan_buckets([(name, tensor.nbytes) for name, tensor in stored.items()], max_bytes)
+    parts = [partial(bucket_of, index, {name: stored[name] for name in names}) for index, names in enumerate(plan)]
+    return Snapshot(version, len(stored), parts)
 
 
 def load_tokenizer(folder: str, template_kwargs: Mapping[str, Any] | None = None) -> Any:

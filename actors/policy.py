@@ -106,6 +106,12 @@ def refuse_adapter(policy: str, adapter: str | None) -> None:
         raise EngineError(f"{policy} holds no adapter {adapter!r}: it has none; engines of engine.kind: vllm have them")
 
 
+def refuse_greedy(temperature: float) -> None:
+    """Raises EngineError if there is no softmax at this temperature."""
+    if not temperature > 0:
+        raise EngineError(f"nothing can be scored at temperature {temperature:g}; it has to be above 0")
+
+
 @runtime_checkable
 class Measured(Protocol):
     """A policy that measures itself: vLLM's."""

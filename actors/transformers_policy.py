@@ -11,16 +11,16 @@ from collections.abc import Sequence
 
 import torch
 
-from actors.policy import Completion, Pairs, Request, Sampling, Score, WakePart, refuse_adapter
+from actors.policy import Completion, Pairs, Request, Sampling, Score, WakePart, refuse_adapter, refuse_greedy
 from spag_ray.channels.buckets import tensors_of
-from spag_ray.errors import EngineError, ModelError, WeightSyncError
-from spag_ray.families.auto import AutoModelForCausalLM
+from spag_ray.errors import EngineError, WeightSyncError
+from spag_ray.families.auto import read_model
 from spag_ray.families.names import file_name
 from spag_ray.weights.snapshot import Snapshot
 
 
 class TransformersPolicy:
-    """A causal LM in this process; `dtype` float32 or bfloat16."""
+    """A causal LM in this process; `dtype` float32 or bfloat16. Raises ModelError if it cannot be read whole."""
 
     def __init__(
         self, model: str, dtype: str = "float32", max_model_len: int = 2048, name: str = "policy", version: int = 0
@@ -28,12 +28,7 @@ class TransformersPolicy:
         self.name = name
         self.version = version
         self._max_model_len = max_model_len
-        try:
-            self._model = AutoModelForCausalLM.from_pretrained(
-                model, dtype=getattr(torch, dtype), local_files_only=True, trust_remote_code=False
-            ).eval()
-        except (OSError, ValueError) as error:
-            raise ModelError(f"{model}: transformers cannot load this model: {error}") from error
+        self._model = read_model(model, dtype=getattr(torch, dtype)).eval()
         self._lock = asyncio.Lock()
 
     is_dead = False
@@ -84,6 +79,7 @@ class TransformersPolicy:
 
     async def score(self, sequences: Pairs, temperature: float = 1.0, adapter: str | None = None) -> list[Score]:
         refuse_adapter(self.name, adapter)
+        refuse_greedy(temperature)
         scores = []
         for prompt, target in sequences:
             if (length := len(prompt) + len(target)) > self._max_model_len:

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, get_args
 
-from actors.models import has_alibi, inner_linear_layers
-from actors.policy import LOADING, Completion, Pairs, Request, Sampling, Score, WakePart
+from actors.models import inner_linear_layers
+from actors.policy import LOADING, Completion, Pairs, Request, Sampling, Score, WakePart, refuse_greedy
 from actors.vllm_adapters import Adapter, EngineAdapters
 from spag_ray.channels.base import CHANNELS
 from spag_ray.channels.buckets import in_shared_memory
 from spag_ray.config.engine import EngineConfig
 from spag_ray.config.vllm_arguments import unknown_argument
-from spag_ray.errors import EngineError, WeightSyncError, reason_of
+from spag_ray.errors import EngineError, SpagError, WeightSyncError, reason_of
 from spag_ray.host.plain_path import plain_path
 from spag_ray.results.lines import EngineFigures
 from spag_ray.weights.snapshot import Snapshot
@@ -61,7 +61,7 @@ class VllmPolicy:
         """Load `model` (a folder) into a new engine; 10 to 40 s. `channel`: how a learner's weights will come. `enters`
         is told when the imports are done.
 
-        Raises EngineError when vLLM cannot load it.
+        Raises EngineError when vLLM cannot load it, and ModelError.
         """
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
@@ -83,7 +83,9 @@ class VllmPolicy:
                 engine = AsyncLLM.from_engine_args(
                     _engine_arguments(plain, config, seed, on_cpu), stat_loggers=[EngineStats]
                 )
-        except (ValueError, RuntimeError, OSError, ImportError) as error:
+        except SpagError:
+            raise
+        except Exception as error:  # the libraries that read a model's files raise kinds of their own
             raise EngineError(f"vLLM cannot load {model}: {reason_of(error)}") from error
         return cls(engine, name, version, max_model_len=config.max_model_len, on_cpu=on_cpu, channel=channel)
 
@@ -152,8 +154,7 @@ class VllmPolicy:
         return last, first_version
 
     async def score(self, sequences: Pairs, temperature: float = 1.0, adapter: str | None = None) -> list[Score]:
-        if not temperature > 0:
-            raise EngineError(f"nothing can be scored at temperature {temperature:g}; it has to be above 0")
+        refuse_greedy(temperature)
         with self._adapters.use(adapter) as used:
             scores = list(
                 await asyncio.gather(*(self._score_one(prompt, target, used) for prompt, target in sequences))
@@ -321,6 +322,7 @@ def _engine_arguments(model: str, config: EngineConfig, seed: int, on_cpu: bool)
     from vllm.config import WeightTransferConfig
 
     from spag_ray.channels.engine_side import BACKEND
+    from spag_ray.families.torch_free import has_alibi, read_config
 
     arguments: dict[str, Any] = {"enable_prefix_caching": True, "disable_log_stats": True, "enforce_eager": on_cpu}
     if on_cpu:
@@ -336,7 +338,7 @@ def _engine_arguments(model: str, config: EngineConfig, seed: int, on_cpu: bool)
         }
     else:
         arguments |= {"gpu_memory_utilization": config.gpu_memory_utilization, "enable_sleep_mode": True}
-        if has_alibi(model):
+        if has_alibi(read_config(model)):
             # On Hopper vLLM would plan for version 3, which has no ALiBi, and compute with 2, which refuses that plan.
             arguments["attention_config"] = {"flash_attn_version": 2}
     if config.max_lora_rank is not None:

@@ -44,6 +44,11 @@ def deepspeed_config(config: LearnerConfig, on_gpu: bool = False) -> dict[str, A
             "learner.compile: layers is not possible with ZeRO-3, which gathers the weights of a layer piece by piece, "
             "between its operations; set learner.compile: off, or ZeRO stage 1 or 2"
         )
+    if is_offloaded(zero, "offload_optimizer") and zero["offload_optimizer"]["device"] == "nvme":
+        raise ConfigError(
+            f"{path}: zero_optimization.offload_optimizer.device is nvme, but each stage resets Adam's moments, which "
+            "it cannot on a disk; set cpu"
+        )
     parameters = merged["optimizer"]["params"]
     if is_offloaded(zero, "offload_optimizer"):
         if on_gpu:
@@ -53,6 +58,11 @@ def deepspeed_config(config: LearnerConfig, on_gpu: bool = False) -> dict[str, A
     if not parameters["torch_adam"]:  # DeepSpeed's own optimisers do not know these keys
         del parameters["torch_adam"], parameters["fused"]
     return merged
+
+
+def dtype_of(settings: Mapping[str, Any]) -> str:
+    """The name of the dtype that is trained, which a file may set in place of a run that sets none."""
+    return "bfloat16" if settings["bf16"]["enabled"] else "float32"
 
 
 def loads_in_parts(zero: Mapping[str, Any]) -> bool:

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import deepspeed
@@ -172,10 +173,19 @@ class TrainingEngine:
         except MemoryError:
             raise  # nothing is damaged
         except Exception as error:  # the bytes of a damaged pickle may raise anything
+            self.check_ranks(folder, len(list(Path(folder, _TAG).glob("*_optim_states.pt"))))
             raise LearnerError(f"{folder}: DeepSpeed cannot resume from this checkpoint: {error}") from error
         if path is None:
             raise LearnerError(f"{folder}: no DeepSpeed checkpoint in it")
         return extra
+
+    def check_ranks(self, folder: str, saved: int) -> None:
+        """Raises LearnerError for a checkpoint of another number of ranks. `saved`: 0 if that is not known."""
+        if saved and saved != self.world.size:
+            raise LearnerError(
+                f"{folder}: this checkpoint has {saved} learner ranks, but the group has {self.world.size}; set "
+                f"learner.num_ranks: {saved}"
+            )
 
     def own_weights(self) -> dict[str, Tensor]:
         """{name: this rank's memory of a trained weight}, to be read and written in place: the whole weight, or this

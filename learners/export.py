@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from learners.engine import TrainingEngine
+from learners.lora import Weights, merged_weights
 from spag_ray.channels.buckets import StagingBuffer
 from spag_ray.config.parts import LoraConfig
 from spag_ray.families.names import file_name
 from spag_ray.weights.snapshot import Bucket, TensorSpec, checksum, plan_buckets
-
-# Name of a weight -> its parameters, and the function that computes it while they are gathered.
-Weights = Mapping[str, tuple[list[nn.Parameter], Callable[[], Tensor]]]
 
 
 class Exporter:
@@ -78,8 +76,6 @@ class Exporter:
 def whole_weights(model: Any, lora: LoraConfig | None) -> Weights:
     """All weights of a model by their names in memory, with which it is saved; adapters merged into them."""
     if lora is not None:
-        from learners.lora import merged_weights
-
         return merged_weights(model)
     return {name: ([parameter], parameter.detach) for name, parameter in model.named_parameters()}
 

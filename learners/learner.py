@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from learners.attention import TREE, check_compiles
-from learners.deepspeed_config import deepspeed_config, loads_in_parts
+from learners.deepspeed_config import deepspeed_config, dtype_of, loads_in_parts
 from learners.engine import Partition, TrainingEngine, World, gathered_over_ranks
-from learners.export import Exporter, Weights, for_engines, whole_weights
+from learners.export import Exporter, for_engines, whole_weights
 from learners.forward import MicroBatch, token_logprobs, token_logprobs_and_entropies
 from learners.head import TargetHead
-from learners.model_folder import StoredWeights, load_model, load_model_in_parts, write_model
+from learners.lora import adapter_config, adapter_weights, save_adapter, with_adapters
+from learners.model_folder import load_model, load_model_in_parts, write_model
 from learners.packing import ROOT_TOKENS, check_packable, pack, pad
 from learners.stage_start import StageStart
 from learners.staging import moment, seconds_between
@@ -41,6 +42,7 @@ from spag_ray.training_data.shares import Batch, check_turns
 from spag_ray.training_data.stage_spec import StageSpec, learning_rate_at
 from spag_ray.training_data.terms import Rows
 from spag_ray.weights.snapshot import Bucket
+from spag_ray.weights.weight_files import StoredWeights
 
 _NO_SCORES = np.zeros(0, np.float32)
 
@@ -55,6 +57,7 @@ class Learner:
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
         torch.manual_seed(0)
+        config = config.model_copy(update={"dtype": dtype_of(deepspeed_config(config))})
         self._config = config
         self._objective = objective
         self._world = world
@@ -77,20 +80,13 @@ class Learner:
                 if layer is not None:
                     layer.requires_grad_(False)
         if config.lora is not None:
-            from learners.lora import with_adapters
-
             module = with_adapters(module, config.lora)
         self._gpus = None if rate is None else Utilization(StepCost.of(module), rate, world.size)
         self._engine = TrainingEngine(module, config, world)
         self._engine.module.train()  # models load in eval mode, in which layers keep all activations
         whole = whole_weights(module, config.lora)
         self._whole = Exporter(self._engine, whole, dtype, config.bucket_bytes)
-        if self._publishes_adapter:
-            from learners.lora import adapter_weights
-
-            published: Weights = adapter_weights(module)
-        else:
-            published = for_engines(module if config.lora is None else module.get_base_model(), whole)
+        published = adapter_weights(module) if self._publishes_adapter else for_engines(self._base_model, whole)
         self._published = Exporter(self._engine, published, dtype, config.bucket_bytes)
         self.num_tensors, self.num_buckets = self._published.num_tensors, self._published.num_buckets
         self.num_bytes = self._published.num_bytes
@@ -111,11 +107,13 @@ class Learner:
     @property
     def adapter(self) -> dict[str, Any] | None:
         """peft's adapter_config.json when adapters are published instead of whole weights."""
-        if not self._publishes_adapter:
-            return None
-        from learners.lora import adapter_config
+        return adapter_config(self._engine.inner_module) if self._publishes_adapter else None
 
-        return adapter_config(self._engine.inner_module)
+    @property
+    def _base_model(self) -> Any:
+        """The model without adapters around it."""
+        model: Any = self._engine.inner_module
+        return model if self._config.lora is None else model.get_base_model()
 
     def begin_stage(self, spec: StageSpec) -> None:
         """A stage is a training run of its own: fresh Adam moments, a fresh warm-up and cosine over its steps. With
@@ -142,7 +140,7 @@ class Learner:
         """Make a saved model's weights those of `score_reference`. A saved model has its adapters merged, so adapters
         come from the loaded checkpoint. If it has none, the current ones are used and False is returned."""
         if self._config.lora is None:
-            stored = StoredWeights.of(folder)
+            stored = StoredWeights.of(Path(folder))
             if stored is not None and stored.are_those_of(self._whole.shapes()):
                 self._stage_start.read(stored)
             else:
@@ -166,13 +164,11 @@ class Learner:
         """
         self._must_be_awake("to score turns")
         check_turns(turns, self.vocabulary_size)
-        micro_batches, num_micro_steps = self._micro_batches(turns, stand_in)
         scores = [_NO_SCORES] * len(turns)
         self._engine.module.eval()
-        for micro_step in range(num_micro_steps):
-            micro_batch = micro_batches[min(micro_step, len(micro_batches) - 1)]
+        for micro_batch, counts in self._passes(turns, stand_in):
             logprobs = token_logprobs(self._engine.module, micro_batch, temperature)
-            if micro_step < len(micro_batches) and turns:
+            if counts:
                 found = np.split(logprobs.float().cpu().numpy(), np.cumsum(micro_batch.lengths)[:-1])
                 for index, values in zip(micro_batch.sample_indices, found, strict=True):
                     scores[index] = values
@@ -192,7 +188,7 @@ class Learner:
     def score_here(self, turn: Sample) -> list[float]:
         """Log-probabilities [L] of one turn at temperature 1, computed whole on every rank."""
         check_turns([turn], self.vocabulary_size)
-        (micro_batch,), _ = self._micro_batches([turn], None)
+        ((micro_batch, _),) = self._passes([turn], None)
         self._engine.module.eval()
         logprobs = token_logprobs(self._engine.module, micro_batch, 1.0)
         self._engine.module.train()
@@ -211,21 +207,17 @@ class Learner:
         rows = Rows.of(batch, self._objective, self._spec)
         if not rows.samples and batch.stand_in is None:
             raise LearnerError("an optimiser step needs a batch with games or SFT rows")
-        micro_batches, num_micro_steps = self._micro_batches(rows.samples, batch.stand_in)
+        passes = self._passes(rows.samples, batch.stand_in)
         sums = StepSums(self._objective, self._spec, at_start)
         compute_began = moment(self._engine.device)
-        for micro_step in range(num_micro_steps):
-            micro_batch = micro_batches[min(micro_step, len(micro_batches) - 1)]
+        for number, (micro_batch, counts) in enumerate(passes, 1):
             # A rank without samples computes a placeholder, at any temperature.
             at = rows.temperatures[list(micro_batch.sample_indices)].tolist() if rows.samples else 1.0
             logprobs, entropies = token_logprobs_and_entropies(
                 self._engine.module, micro_batch, at, self._objective.entropy_coeff > 0
             )
-            if micro_step < len(micro_batches) and rows.samples:
-                loss = sums.loss(logprobs, entropies, rows, micro_batch)
-            else:
-                loss = logprobs.sum() * 0.0
-            self._engine.backward(loss, last=micro_step == num_micro_steps - 1)
+            loss = sums.loss(logprobs, entropies, rows, micro_batch) if counts else logprobs.sum() * 0.0
+            self._engine.backward(loss, last=number == len(passes))
         computed = moment(self._engine.device)
         learning_rate = learning_rate_at(
             self._num_steps_done, self._spec.num_steps, self._spec.learning_rate, self._config.warmup_share
@@ -260,15 +252,11 @@ class Learner:
         if self._world.rank == 0:
             with writing(Path(folder)) as partial:
                 if adapter_alone:
-                    from learners.lora import save_adapter
-
                     config = self.adapter
                     assert config is not None, "whole weights are published"
                     save_adapter(str(partial), state, config)
                 else:
-                    model: Any = self._engine.inner_module
-                    model = model if self._config.lora is None else model.get_base_model()
-                    write_model(model, state, self._model_folder, partial)
+                    write_model(self._base_model, state, self._model_folder, partial)
         release_freed_memory()
 
     def open_channel(self, channel: str, client: Any, address: str, world_size: int, timeout_s: float) -> None:
@@ -307,11 +295,7 @@ class Learner:
         """The inverse of `save_state`; returns the stage that had begun (without its name and temperature, if an
         earlier version saved it). Raises LearnerError when the group has another number of ranks."""
         extra = self._engine.load(folder)
-        if extra["num_ranks"] != self._world.size:
-            raise LearnerError(
-                f"{folder}: this checkpoint has {extra['num_ranks']} learner ranks, but the group has "
-                f"{self._world.size}; set learner.num_ranks: {extra['num_ranks']}"
-            )
+        self._engine.check_ranks(folder, extra["num_ranks"])
         stage = dict(extra["stage"])
         self._num_steps_done = stage.pop("step")
         self._spec = StageSpec(**stage)
@@ -341,19 +325,19 @@ class Learner:
             self._engine.reload()
         self._is_asleep, self._holds_weights = False, True
 
-    def _micro_batches(self, turns: Sequence[Sample], stand_in: Sample | None) -> tuple[list[MicroBatch], int]:
-        """This rank's micro-batches, and the number of forward passes of every rank. A rank without turns gets one
-        micro-batch of `stand_in`, to take part in collective calls."""
-        if not turns:
-            assert stand_in is not None, "a rank without turns needs one to take part"
-            turns = [stand_in]
+    def _passes(self, turns: Sequence[Sample], stand_in: Sample | None) -> list[tuple[MicroBatch, bool]]:
+        """The forward passes of this rank, as many as of every other, to take part in collective calls: its
+        micro-batches, and others that do not count (False), of `stand_in` on a rank without turns."""
+        own = [*turns] if turns or stand_in is None else [stand_in]
+        assert own, "a rank without turns needs a stand-in to take part"
         budget = self._config.microbatch_tokens
         cut: list[MicroBatch]
         if self._config.packing == "trees":
-            cut = [*pack(turns, budget, ROOT_TOKENS if self._engine.device.type == "cuda" else None)]
+            cut = [*pack(own, budget, ROOT_TOKENS if self._engine.device.type == "cuda" else None)]
         else:
-            cut = [*pad(turns, budget)]
-        return cut, int(gathered_over_ranks([len(cut)]).max())
+            cut = [*pad(own, budget)]
+        num_more = int(gathered_over_ranks([len(cut)]).max()) - len(cut)
+        return [(each, bool(turns)) for each in cut] + [(cut[-1], False)] * num_more
 
 
 def _load(folder: str, config: LearnerConfig, world: World) -> torch.nn.Module:

@@ -1,7 +1,9 @@
 """Low-rank adapters (peft) on a trained model, exported merged into whole weights or alone.
 
 model = with_adapters(model, LoraConfig(rank=16))
-weights = merged_weights(model)         # {the base model's name of a weight: (its parameters, how to compute it)}
+weights = merged_weights(model)
+
+peft is imported when it is used.
 """
 
 from __future__ import annotations
@@ -10,10 +12,8 @@ import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-import peft
-from peft.tuners.lora import LoraLayer
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -21,12 +21,16 @@ from torch import Tensor, nn
 from spag_ray.config.parts import LoraConfig
 from spag_ray.errors import ModelError
 
+# Name of a weight -> its parameters, and the function that computes it while they are gathered.
+Weights: TypeAlias = Mapping[str, tuple[list[nn.Parameter], Callable[[], Tensor]]]
 ADAPTER = "default"
 _PREFIX = "base_model.model."
 
 
 def with_adapters(model: Any, config: LoraConfig) -> Any:
     """The model with new adapters; only they are trained. Raises ModelError for targets that the model lacks."""
+    import peft
+
     settings = peft.LoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,
@@ -40,9 +44,10 @@ def with_adapters(model: Any, config: LoraConfig) -> Any:
         raise ModelError(f"learner.lora: {error}") from error
 
 
-def merged_weights(model: Any) -> dict[str, tuple[list[nn.Parameter], Callable[[], Tensor]]]:
-    """Every weight of the base model under its own name: its parameters, and the function that computes it from them
-    (W + alpha / rank * B A if the layer has an adapter)."""
+def merged_weights(model: Any) -> Weights:
+    """Every weight of the base model under its own name (W + alpha / rank * B A if the layer has an adapter)."""
+    from peft.tuners.lora import LoraLayer
+
     layers = {
         f"{name}.base_layer.weight": module for name, module in model.named_modules() if isinstance(module, LoraLayer)
     }
@@ -60,7 +65,7 @@ def merged_weights(model: Any) -> dict[str, tuple[list[nn.Parameter], Callable[[
     return weights
 
 
-def adapter_weights(model: Any) -> dict[str, tuple[list[nn.Parameter], Callable[[], Tensor]]]:
+def adapter_weights(model: Any) -> Weights:
     """The adapters alone, under the names that peft's files have."""
     return {
         name.replace(f".{ADAPTER}.", "."): ([parameter], parameter.detach)

@@ -4,22 +4,21 @@ it is written, and whether it can be: a model that can be read and not saved is 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import GenerationConfig
 from transformers.initialization import no_init_weights
 
 from spag_ray.errors import ModelError, reason_of
-from spag_ray.families.auto import AutoModelForCausalLM
+from spag_ray.families.auto import AutoModelForCausalLM, read_model
 from spag_ray.families.torch_free import read_config, read_tokenizer
-from spag_ray.weights.weight_files import weight_files
+from spag_ray.weights.weight_files import StoredWeights
 
 # The settings that transformers refuses to save without `do_sample`, and the value of each that it lets through.
 _SAMPLING = {
@@ -70,16 +69,13 @@ def load_model_in_parts(
 
     Raises ModelError as `load_model` does.
     """
-    stored = StoredWeights.of(folder)
-    if stored is None:
+    if (stored := StoredWeights.of(Path(folder))) is None:
+        return load_model(folder, dtype, attention)
+    empty = check_loadable(folder)
+    if not stored.are_those_of({name: tuple(each.shape) for name, each in empty.named_parameters()}):
         return load_model(folder, dtype, attention)
     try:
-        empty = check_loadable(folder)
-        if not stored.are_those_of({name: tuple(each.shape) for name, each in empty.named_parameters()}):
-            return load_model(folder, dtype, attention)
-        with ExitStack() as stack:
-            stack.enter_context(no_init_weights())
-            stack.enter_context(partitioned())
+        with no_init_weights(), partitioned():
             model = AutoModelForCausalLM.from_config(empty.config, dtype=dtype, attn_implementation=attention)
         model.tie_weights()
         model.generation_config = empty.generation_config
@@ -136,27 +132,7 @@ def _read(folder: str, **options: Any) -> Any:
             f"{folder}: its weights are quantised ({method}; quantization_config in config.json), and a learner trains "
             "whole ones; give the model that this one was made from, in bfloat16 or float32"
         )
-    try:
-        model, loading = AutoModelForCausalLM.from_pretrained(
-            folder,
-            local_files_only=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # they are named below
-            **options,
-        )
-    except Exception as error:  # transformers' checks of config.json raise kinds of their own
-        is_pickle = isinstance(error, UnpicklingError)  # torch advises to run what may be in it
-        reason = "pytorch_model.bin is not what torch saves" if is_pickle else reason_of(error)
-        remedy = "; copy the model again" if is_pickle or isinstance(error, SafetensorError) else ""
-        raise ModelError(f"{folder}: transformers cannot load this model: {reason}{remedy}") from error
-    for fault in ("missing_keys", "mismatched_keys", "unexpected_keys"):
-        if loading[fault]:
-            raise ModelError(
-                f"{folder}: its weights are not those of the {model.config.model_type} model that its config.json "
-                f"describes ({len(loading[fault])} {fault.replace('_', ' ')}, such as {sorted(loading[fault])[0]!s}); "
-                "copy both from one model"
-            )
+    model = read_model(folder, **options)
     _make_saveable(model.generation_config)
     return model
 
@@ -174,40 +150,3 @@ def _make_saveable(generation: GenerationConfig | None) -> None:
         return
     for name in unused:
         setattr(generation, name, None)
-
-
-class StoredWeights(Mapping[str, Tensor]):
-    """The weights of a folder's safetensors files by name; each is mapped from its file and read when used."""
-
-    def __init__(self, files: Mapping[str, Any]) -> None:
-        self._files = files
-
-    @classmethod
-    def of(cls, folder: str) -> StoredWeights | None:
-        """None if the folder has no such files. Raises ModelError for a damaged one."""
-        files: dict[str, Any] = {}
-        for path in weight_files(Path(folder)):
-            if path.suffix != ".safetensors":
-                return None
-            try:
-                file = safe_open(path, framework="pt")
-                files |= dict.fromkeys(file.keys(), file)
-            except (OSError, SafetensorError) as error:
-                raise ModelError(f"{path}: not a whole safetensors file: {error}") from error
-        return cls(files) if files else None
-
-    def are_those_of(self, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-        """Whether these are the weights of a model with parameters of these shapes, no fewer and no more."""
-        return self._files.keys() == shapes.keys() and all(
-            tuple(self._files[name].get_slice(name).get_shape()) == shape for name, shape in shapes.items()
-        )
-
-    def __getitem__(self, name: str) -> Tensor:
-        tensor: Tensor = self._files[name].get_tensor(name)
-        return tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        return len(self._files)

@@ -35,10 +35,10 @@ from transformers.initialization import no_init_weights
 
 from learners.attention import TREE, plan_of_no_values
 from spag_ray.errors import LearnerError
+from spag_ray.families.torch_free import has_alibi
 from spag_ray.training_data.samples import Sample
 
 Array: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
-ALIBI_MODEL_TYPES = frozenset({"bloom", "mpt"})
 RESCALED_LOGITS = ("logit_scale", "logits_scaling", "final_logit_softcapping", "lm_head_multiplier")
 # FlexAttention's backward pass walks through all tokens that attend to a block of keys one after the other. Where every
 # game of a micro-batch begins with the same words, the first block's walk alone takes a quarter of a step on an H200.
@@ -261,7 +261,7 @@ def _unpackable_trait(config: PreTrainedConfig, max_tokens: int) -> str | None:
     model_class = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     if model_class is None:
         return "transformers knows no causal language model of this type"
-    if config.model_type in ALIBI_MODEL_TYPES or getattr(config, "alibi", False):
+    if has_alibi(config):
         return "its attention is biased by distance in the row (ALiBi), which differs from the distance in a tree"
     layer_types = set(getattr(config, "layer_types", None) or ())
     if model_class._is_stateful or layer_types - MASKED_LAYER_TYPES:

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from spag_ray.errors import WeightSyncError
 from spag_ray.host.shared_memory import shared_memory
 from spag_ray.weights.snapshot import Bucket, TensorSpec, checksum
 
@@ -29,12 +30,33 @@ def tensors_of(payload: Tensor, specs: tuple[TensorSpec, ...]) -> Iterator[tuple
         yield spec.name, part.view(getattr(torch, spec.dtype)).view(spec.shape)
 
 
+def bucket_of(index: int, tensors: Mapping[str, Tensor]) -> Bucket:
+    """A bucket of copies of these tensors of the host, each in its own dtype."""
+    specs, pieces, offset = [], [], 0
+    for name, tensor in tensors.items():
+        piece = tensor.contiguous().view(-1).view(torch.uint8).numpy()
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        specs.append(TensorSpec(name, dtype, tuple(tensor.shape), offset, piece.nbytes))
+        pieces.append(piece)
+        offset += piece.nbytes
+    payload = np.concatenate(pieces)
+    return Bucket(index, tuple(specs), payload, checksum(payload))
+
+
 @contextlib.contextmanager
 def in_shared_memory(bucket: Bucket) -> Iterator[dict[str, Any]]:
-    """In this block a file has the bucket's bytes; yields the update with which a worker's EngineSide reads it."""
-    with tempfile.TemporaryFile(dir=shared_memory()) as file:
-        file.write(bucket.payload.data)
-        file.flush()
+    """In this block a file has the bucket's bytes; yields the update with which a worker's EngineSide reads it. Raises
+    WeightSyncError without room for it."""
+    with tempfile.TemporaryFile(dir=shared_memory(), buffering=0) as file:
+        left = bucket.payload.data
+        try:
+            while left:  # one call writes at most 2 GiB
+                left = left[file.write(left) :]
+        except OSError as error:
+            raise WeightSyncError(
+                f"{shared_memory()} has no room for {len(bucket.payload):,} bytes of weights ({error.strerror}); make "
+                "it larger (docker run --shm-size), or lower learner.bucket_bytes"
+            ) from error
         yield {
             "bucket": {
                 "path": f"/proc/{os.getpid()}/fd/{file.fileno()}",

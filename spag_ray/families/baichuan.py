@@ -89,13 +89,14 @@ def convert(source: Path, target: Path) -> Converted:
 
 def _converted_config(source: Path) -> LlamaConfig:
     try:
-        given: dict[str, Any] = json.loads((source / "config.json").read_text(encoding="utf-8"))
+        given: Any = json.loads((source / "config.json").read_text(encoding="utf-8"))
     except OSError as error:
         raise ModelError(f"{source}: not a folder of Baichuan 2: config.json: {error.strerror}") from error
     except ValueError as error:
         raise ModelError(f"{source}/config.json is not valid JSON: {error}") from error
-    if given.get("model_type") != "baichuan":
-        raise ModelError(f"{source}: not a folder of Baichuan 2: its model_type is {given.get('model_type')}")
+    model_type = given.get("model_type") if isinstance(given, dict) else None
+    if model_type != "baichuan":
+        raise ModelError(f"{source}: not a folder of Baichuan 2: its model_type is {model_type}")
     if missing := [key for key in SIZES if not isinstance(given.get(key), int)]:
         raise ModelError(f"{source}/config.json has no {missing[0]}")
     if given["vocab_size"] == FIRST_BAICHUAN_VOCABULARY:

@@ -13,7 +13,7 @@ __all__ = [
     "AlibiLlamaConfig",
     "AutoConfig",
     "AutoTokenizer",
-    "needs_own_code",
+    "has_alibi",
     "read_config",
     "read_tokenizer",
     "shape_of",
@@ -25,20 +25,10 @@ class AlibiLlamaConfig(LlamaConfig):
     """Llama's keys; those of rotary positions are not used."""
 
     model_type = "alibi_llama"
-    alibi = True  # read by vLLM, and by learners/packing.py
+    alibi = True  # read by vLLM, and by `has_alibi`
 
 
 AutoConfig.register(AlibiLlamaConfig.model_type, AlibiLlamaConfig, exist_ok=True)
-
-
-def read_tokenizer(folder: str) -> Any:
-    """The folder's tokenizer. Raises ModelError when transformers cannot read it."""
-    try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # the tokenizers library raises its own kind for a damaged file
-        if "trust_remote_code" in str(error):
-            raise needs_own_code(folder, "tokenizer") from error
-        raise ModelError(f"{folder}: the tokenizer cannot be read: {reason_of(error)}") from error
 
 
 def read_config(folder: str) -> Any:
@@ -48,8 +38,23 @@ def read_config(folder: str) -> Any:
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # transformers' checks of config.json raise kinds of their own
         if "trust_remote_code" in str(error):
-            raise needs_own_code(folder, "model") from error
+            raise _needs_own_code(folder, "model") from error
         raise ModelError(f"{folder}: transformers cannot read config.json: {reason_of(error)}") from error
+
+
+def has_alibi(config: Any) -> bool:
+    """Whether a model's attention is biased by distance (ALiBi)."""
+    return config.model_type in ("bloom", "mpt") or bool(getattr(config, "alibi", False))
+
+
+def read_tokenizer(folder: str) -> Any:
+    """The folder's tokenizer. Raises ModelError when transformers cannot read it."""
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # the tokenizers library raises its own kind for a damaged file
+        if "trust_remote_code" in str(error):
+            raise _needs_own_code(folder, "tokenizer") from error
+        raise ModelError(f"{folder}: the tokenizer cannot be read: {reason_of(error)}") from error
 
 
 def shape_of(folder: str) -> dict[str, Any]:
@@ -58,7 +63,7 @@ def shape_of(folder: str) -> dict[str, Any]:
     return {key: value for key, value in read_config(folder).to_dict().items() if key not in _NOT_SHAPE}
 
 
-def needs_own_code(folder: str, what: str) -> ModelError:
+def _needs_own_code(folder: str, what: str) -> ModelError:
     """transformers advises to run it."""
     return ModelError(
         f"{folder}: this {what} needs code of its own (auto_map in its configuration), which is never run; give a "

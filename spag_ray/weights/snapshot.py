@@ -74,17 +74,6 @@ class Snapshot:
             yield bucket
 
 
-def make_bucket(index: int, tensors: Iterable[tuple[str, str, tuple[int, ...], NDArray[np.uint8]]]) -> Bucket:
-    """A bucket of (name, torch's name of the dtype, shape, contents [bytes] uint8)."""
-    specs, pieces, offset = [], [], 0
-    for name, dtype, shape, piece in tensors:
-        specs.append(TensorSpec(name, dtype, shape, offset, piece.nbytes))
-        pieces.append(piece)
-        offset += piece.nbytes
-    payload = np.concatenate(pieces)
-    return Bucket(index, tuple(specs), payload, checksum(payload))
-
-
 def checksum(payload: NDArray[np.uint8]) -> str:
     import xxhash  # not needed where nothing is sent
 

@@ -1,5 +1,5 @@
-"""The files that a model folder's weights are in, as transformers chooses them. But for `fingerprint`, which reads a
-sample of them, no weights are read.
+"""The files that a model folder's weights are in, as transformers chooses them. No weights are read, but for those
+that StoredWeights is asked for, and a sample by `fingerprint`.
 
     weight_files(Path("/models/llama-2-7b"))     # [.../model-00001-of-00002.safetensors, ...]
 
@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from spag_ray.errors import ModelError
 
@@ -32,6 +34,44 @@ def weight_files(folder: Path) -> list[Path]:
         if (index := folder / f"{name}.index.json").is_file():
             return _files_of(index)
     return []
+
+
+class StoredWeights(Mapping[str, Any]):
+    """{name: tensor of torch} of a folder's safetensors files; each is mapped from its file and read when used."""
+
+    def __init__(self, files: Mapping[str, Any]) -> None:
+        self._files = files
+
+    @classmethod
+    def of(cls, folder: Path) -> StoredWeights | None:
+        """None if the folder has no such files. Raises ModelError for a damaged one."""
+        from safetensors import SafetensorError, safe_open
+
+        files: dict[str, Any] = {}
+        for path in weight_files(folder):
+            if path.suffix != ".safetensors":
+                return None
+            try:
+                file = safe_open(path, framework="pt")
+                files |= dict.fromkeys(file.keys(), file)
+            except (OSError, SafetensorError) as error:
+                raise ModelError(f"{path}: not a whole safetensors file: {error}") from error
+        return cls(files) if files else None
+
+    def are_those_of(self, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+        """Whether these are the weights of a model with parameters of these shapes, no fewer and no more."""
+        return self._files.keys() == shapes.keys() and all(
+            tuple(self._files[name].get_slice(name).get_shape()) == shape for name, shape in shapes.items()
+        )
+
+    def __getitem__(self, name: str) -> Any:
+        return self._files[name].get_tensor(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
 
 
 def is_safetensors(folder: Path) -> bool:

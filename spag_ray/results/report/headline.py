@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from markupsafe import Markup
 
@@ -127,9 +128,11 @@ def _where(config: RunConfig, game: GameNames) -> str:
     rules = f"referee {config.games[0].rules}" if game.guesses else f"game {game.name}"
     rules = told_apart(config.game_names, f"games {shares}") or rules
     turns = "" if game.max_turns is None else f", up to {game.max_turns} turns a player"
+    # The file, which may not be here, decides the stage.
+    sharding = f"DeepSpeed {Path(learner.deepspeed).name}" if learner.deepspeed else f"ZeRO {learner.zero_stage}"
     return (
         f"{_devices(engine, count, f'{_ENGINES[engine.kind]} engine')}, {engine.dtype}; "
-        f"{_devices(learner, str(learner.num_ranks), 'learner rank')}, {learner.dtype}, ZeRO {learner.zero_stage}; "
+        f"{_devices(learner, str(learner.num_ranks), 'learner rank')}, {learner.dtype}, {sharding}; "
         f"objective {config.objective.loss}, {rules}{turns}."
     )
 

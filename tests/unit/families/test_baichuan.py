@@ -146,6 +146,7 @@ SPOILED: dict[str, tuple[Any, str]] = {  # what is done to the folder, and what 
     "no configuration": (lambda source: (source / "config.json").unlink(), "not a folder of Baichuan 2"),
     "another model": (make_tiny_model, "its model_type is llama"),
     "broken JSON": (lambda source: (source / "config.json").write_text("{"), "not valid JSON"),
+    "another JSON": (lambda source: (source / "config.json").write_text("[]"), "not a folder of Baichuan 2"),
     "no sizes": (lambda source: (source / "config.json").write_text('{"model_type": "baichuan"}'), "has no vocab_size"),
     "the first Baichuan": (lambda source: change(source, vocab_size=64000), "only Baichuan 2"),
     "other sizes": (lambda source: change(source, hidden_size=54), "no weight of the model that config.json describes"),

@@ -10,8 +10,9 @@ from safetensors import safe_open
 
 from actors.transformers_policy import TransformersPolicy
 from learners.export import Exporter, whole_weights
-from learners.model_folder import StoredWeights, load_model, write_model
+from learners.model_folder import load_model, write_model
 from spag_ray.weights.snapshot import Snapshot
+from spag_ray.weights.weight_files import StoredWeights
 from tests.support.exporting import ALONE, exporter_of
 from tests.support.policies import ask
 from tests.support.tiny_model import make_tiny_relative
@@ -56,5 +57,5 @@ def test_a_saved_model_is_read_again(family: str, tmp_path: Path) -> None:
     for (name, weight), (other, read) in zip(model.named_parameters(), again.named_parameters(), strict=True):
         assert name == other
         assert torch.equal(weight, read)
-    stored = StoredWeights.of(str(tmp_path / "b"))
+    stored = StoredWeights.of(tmp_path / "b")
     assert stored is None or not stored.are_those_of(whole.shapes()), "files have other names, so the model is loaded"

@@ -132,6 +132,11 @@ def test_a_file_may_ask_for_deepspeeds_own_adam(tmp_path: Path) -> None:
         ({"zero_optimization": {"stage": "3"}}, {}, r'zero_optimization.stage is "3"; it has to be 0, 1, 2 or 3'),
         ({"zero_optimization": {"stage": 7}}, {}, r"zero_optimization.stage is 7; it has to be 0, 1, 2 or 3"),
         ({"zero_optimization": {"stage": True}}, {}, r"zero_optimization.stage is true; it has to be 0, 1, 2 or 3"),
+        (
+            {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "/disk"}}},
+            {},
+            r"offload_optimizer.device is nvme, .* set cpu",
+        ),
         ({"bf16": True}, {}, r"bf16 is true; it has to be a JSON object"),
         ({"optimizer": "AdamW"}, {}, r'optimizer is "AdamW"; it has to be a JSON object'),
         ({"optimizer": {"params": None}}, {}, r"optimizer.params is null; it has to be a JSON object"),

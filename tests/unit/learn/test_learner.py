@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from deepspeed.runtime.zero.utils import ZeRORuntimeException
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -206,6 +207,9 @@ def test_rounds_keep_adams_moments_if_they_are_told_to(
         def load(self, folder: str) -> dict[str, Any]:
             return saved[-1]
 
+        def check_ranks(self, folder: str, saved: int) -> None:
+            assert saved == 1
+
     def started() -> Any:
         learner: Any = Learner.__new__(Learner)
         learner._config, learner._objective = LearnerConfig(keep_moments=keep_moments), ObjectiveConfig()
@@ -236,7 +240,8 @@ def test_scoring_trims_the_hosts_memory_only_where_the_batches_were_in_it(
     learner: Any = Learner.__new__(Learner)
     module = SimpleNamespace(device=torch.device(device), eval=lambda: None, train=lambda: None)
     learner._engine, learner.vocabulary_size = SimpleNamespace(module=module), 4
-    learner._micro_batches = lambda turns, _: ([SimpleNamespace(sample_indices=[i], lengths=[2]) for i in range(3)], 3)
+    passes = [(SimpleNamespace(sample_indices=[place], lengths=[2]), True) for place in range(3)]
+    learner._passes = lambda turns, _: passes
 
     assert [scores.tolist() for scores in learner.score([Sample((1,), (2, 3))] * 3)] == [[0.0, 0.0]] * 3
 
@@ -277,6 +282,43 @@ def test_a_damaged_checkpoint_is_named_whatever_its_bytes_make_of_reading_it(tmp
         file.write_bytes(damaged)
         with pytest.raises(LearnerError, match="DeepSpeed cannot resume from this checkpoint"):
             engine.load(str(tmp_path))
+
+
+@pytest.mark.parametrize("num_saved", [0, 1, 2])
+def test_a_checkpoint_of_another_number_of_ranks_says_which(num_saved: int, tmp_path: Path) -> None:
+    """DeepSpeed refuses it with ZeRO before the learner sees how many there were; each rank has written its part."""
+
+    class Refuses:
+        def load_checkpoint(self, folder: str, tag: str) -> Any:
+            raise ZeRORuntimeException("Automatic adjustment is not currently supported")
+
+    engine = TrainingEngine.__new__(TrainingEngine)
+    engine._engine, engine.world = Refuses(), World()
+    (tmp_path / _TAG).mkdir()
+    for rank in range(num_saved):
+        (tmp_path / _TAG / f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").touch()
+    told = "has 2 learner ranks, but the group has 1; set learner.num_ranks: 2" if num_saved == 2 else "Automatic"
+    with pytest.raises(LearnerError, match=told):
+        engine.load(str(tmp_path))
+
+
+@pytest.mark.parametrize(("enabled", "dtype"), [(True, "bfloat16"), (False, "float32")])
+def test_the_dtype_that_a_deepspeed_file_sets_is_trained(
+    enabled: bool, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever this CPU's default is. DeepSpeed trains a bfloat16 model without float32 weights if its file says so."""
+    loaded: list[str] = []
+
+    def load(model: str, config: LearnerConfig, world: World) -> None:
+        loaded.append(config.dtype)
+        raise ModelError("enough")
+
+    monkeypatch.setattr("learners.learner._load", load)
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps({"bf16": {"enabled": enabled}}))
+    with pytest.raises(ModelError, match="enough"):
+        Learner("model", LearnerConfig(deepspeed=str(file)), ObjectiveConfig(), World())
+    assert loaded == [dtype]
 
 
 def test_a_checkpoint_for_which_there_is_no_memory_is_not_called_damaged(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,13 +25,14 @@ from cluster.planning.plan_text import plan_lines
 from learners.export import Exporter
 from spag_ray.channels import vllm_twins
 from spag_ray.channels.base import CHANNELS, Entry, Link, Pass, Sender, find
-from spag_ray.channels.buckets import in_shared_memory, tensors_in
+from spag_ray.channels.buckets import bucket_of, in_shared_memory, tensors_in
 from spag_ray.channels.engine_side import EngineSide
 from spag_ray.config.loading import load_config
 from spag_ray.errors import ConfigError, LearnerError, WeightSyncError
 from spag_ray.host.shared_memory import folder_in_shared_memory
-from spag_ray.weights.snapshot import Bucket, TensorSpec, make_bucket
+from spag_ray.weights.snapshot import Bucket, TensorSpec
 from tests.support.exporting import exporter_of
+from tests.support.full_disk import full_disk
 from tests.support.settings import config_of
 
 LINK = Link(0, "127.0.0.1:1", 2, 40_000, 60.0)
@@ -182,11 +184,10 @@ def test_what_is_read_of_shared_memory_outlives_its_file(exporter: Exporter) -> 
 
 WRITER = """
 import sys, time
-import numpy as np
-from spag_ray.channels.buckets import in_shared_memory
-from spag_ray.weights.snapshot import make_bucket
+import torch
+from spag_ray.channels.buckets import bucket_of, in_shared_memory
 
-bucket = make_bucket(0, [("w", "uint8", (2**20,), np.arange(2**20, dtype=np.uint32).astype(np.uint8))])
+bucket = bucket_of(0, {"w": torch.arange(2**20, dtype=torch.int32).to(torch.uint8)})
 with in_shared_memory(bucket) as update:
     print(update, flush=True)
     time.sleep(600)
@@ -202,6 +203,12 @@ def killed_after(program: str) -> Iterator[str]:
         yield run.stdout.readline()
         run.kill()
         run.wait(30)
+
+
+def test_weights_for_which_there_is_no_room_are_told_with_a_remedy() -> None:
+    bucket = bucket_of(3, {"w": torch.zeros(4, dtype=torch.uint8)})
+    with full_disk(), pytest.raises(WeightSyncError, match="has no room for 4 bytes of weights"), ExitStack() as block:
+        block.enter_context(in_shared_memory(bucket))
 
 
 def test_nothing_is_left_in_shared_memory_of_a_writer_that_is_killed() -> None:
@@ -239,7 +246,7 @@ def test_a_folder_of_a_process_that_was_killed_is_removed_when_the_next_one_is_m
 
 
 def test_a_damaged_bucket_is_refused_by_name() -> None:
-    bucket = make_bucket(3, [("w", "uint8", (4,), np.zeros(4, np.uint8))])
+    bucket = bucket_of(3, {"w": torch.zeros(4, dtype=torch.uint8)})
     with in_shared_memory(bucket) as update, open(update["bucket"]["path"], "r+b") as file:
         file.write(b"x")
         file.flush()

@@ -1,6 +1,7 @@
 """Players behind a chat endpoint: whatever they say, the game stays a game. The server is of these tests; the other
 seat is a model."""
 
+import contextlib
 import json
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,14 +12,14 @@ from typing import Any
 import pytest
 
 from actors.arena import GameTask, Player, Rules, TaskList, answer
-from actors.endpoint_policy import Endpoint, EndpointPolicy
+from actors.endpoint_policy import Endpoint, EndpointPolicy, check_endpoint
 from actors.models import load_tokenizer
 from actors.policy import GameView, Request, Sampling
 from actors.pool import EnginePool
 from actors.transformers_policy import TransformersPolicy
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import MAX_RECORD_BYTES, decode, encode
-from spag_ray.errors import EngineError
+from spag_ray.errors import EngineError, ModelError
 from spag_ray.game.rules import EndReason, Outcome, Role, end_of
 from spag_ray.game.styles import game_renderer
 from spag_ray.games.kuhn import KuhnPoker
@@ -79,6 +80,13 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html" if self.server.garbled.startswith(b"<") else "application/json")
+        self.send_header("Content-Length", str(len(self.server.garbled)))
+        self.end_headers()
+        self.wfile.write(self.server.garbled)
 
     def log_message(self, *_: Any) -> None:
         """Nothing to the terminal."""
@@ -340,3 +348,29 @@ async def test_an_endpoint_is_told_whose_line_it_writes(style: str, end: str, se
     await answer(GameTask(0, "river", "m"), ["It flows.", "From where?"], Role.ATTACKER, player, rules)
     await far.close()
     assert server.asked[-1]["content"].endswith(end)
+
+
+@pytest.mark.parametrize(
+    "page", [b"<html>Welcome</html>", b"[]", b'{"data": [1]}', b'{"data": [{"name": "x"}]}', b"no"]
+)
+def test_a_server_of_another_kind_is_told_from_a_player_in_one_line(server: Server, page: bytes) -> None:
+    """A web page is what an address without /v1 often has."""
+    server.garbled = page
+    try:
+        with pytest.raises(ModelError, match=rf"^{server.endpoint.url}[: ]"):
+            check_endpoint(server.endpoint)
+    finally:
+        server.garbled = b""
+
+
+@pytest.mark.parametrize(("key", "is_refused"), [("", False), ("sk-\u00e4", True)])
+def test_an_empty_key_is_none_and_one_that_cannot_be_sent_is_told(
+    server: Server, key: str, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    server.garbled = json.dumps({"data": [{"id": server.endpoint.model}]}).encode()
+    try:
+        with pytest.raises(ModelError, match="no player there") if is_refused else contextlib.nullcontext():
+            check_endpoint(server.endpoint)
+    finally:
+        server.garbled = b""

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from actors.lm_eval_model import sampling_of
 from actors.models import load_tokenizer, resolve_model
+from actors.transformers_policy import TransformersPolicy
 from spag_ray.errors import ModelError
 from spag_ray.game.rules import Role
 from spag_ray.game.turn import Turn
@@ -21,6 +23,22 @@ def test_a_folder_that_is_no_model_is_refused_with_what_it_lacks(tmp_path: Path)
         resolve_model(str(tmp_path))
     with pytest.raises(ModelError, match="no such model folder"):
         resolve_model(str(tmp_path / "absent"))
+
+
+@pytest.mark.parametrize("is_cut_off", [False, True])
+def test_no_engine_plays_weights_that_are_not_whole(is_cut_off: bool, tiny_model: Path, tmp_path: Path) -> None:
+    """transformers would draw what is missing at random."""
+    shutil.copytree(tiny_model, tmp_path, dirs_exist_ok=True)
+    file = tmp_path / "model.safetensors"
+    if is_cut_off:
+        file.write_bytes(file.read_bytes()[:-100])
+    else:
+        weights = load_file(file)
+        del weights["model.norm.weight"]
+        save_file(weights, file, metadata={"format": "pt"})
+    reason = "incomplete metadata" if is_cut_off else "1 missing keys, such as model.norm.weight"
+    with pytest.raises(ModelError, match=reason):
+        TransformersPolicy(str(tmp_path))
 
 
 @pytest.mark.parametrize(

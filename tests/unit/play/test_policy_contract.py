@@ -122,6 +122,11 @@ async def test_scores_have_the_temperature_in_them(model_policy: Any, tiny_model
         assert score.is_greedy == reference.is_greedy
 
 
+async def test_nothing_is_scored_at_the_temperature_of_greedy_play(model_policy: Any) -> None:
+    with pytest.raises(EngineError, match="nothing can be scored at temperature 0"):
+        await model_policy.score([(PROMPT, (9, 8))], 0.0)
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 1.5])
 async def test_sampling_logprobs_have_the_temperature(model_policy: Any, tiny_model: Path, temperature: float) -> None:
     sampling = Sampling(temperature, 16, seed=3, stop_token_ids=(2,))

@@ -1,5 +1,7 @@
 """What of VllmPolicy only a GPU takes: answers as vLLM's runner for GPUs gives them, made by that runner's own code."""
 
+import json
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +17,7 @@ from vllm.v1.worker.gpu.sample.prompt_logprob import PromptLogprobsWorker
 
 from actors.vllm_policy import VllmPolicy, _engine_arguments
 from spag_ray.config.engine import EngineConfig
+from spag_ray.errors import EngineError
 from spag_ray.families.alibi_llama import AlibiLlamaConfig
 
 WORDS, WIDTH = 11, 5
@@ -109,3 +112,12 @@ def test_attention_with_alibi_is_planned_for_the_kernel_that_computes_it(tmp_pat
     assert _engine_arguments(str(tiny_model), config, 0, on_cpu=False).attention_config.flash_attn_version is None
     chosen = EngineConfig(num_gpus=1, vllm={"attention_config": {"backend": "TRITON_ATTN"}})
     assert _engine_arguments(str(tmp_path), chosen, 0, on_cpu=False).attention_config.flash_attn_version is None
+
+
+async def test_what_a_models_configuration_says_wrongly_is_told_in_one_line(tmp_path: Path, tiny_model: Path) -> None:
+    """huggingface_hub, which checks it, raises a kind of its own."""
+    shutil.copytree(tiny_model, tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"hidden_size": "abc"}))
+    with pytest.raises(EngineError, match=rf"vLLM cannot load {tmp_path}: .*expected int, got str"):
+        await VllmPolicy.start(str(tmp_path), EngineConfig(kv_cache_gib=0.01, max_model_len=64))

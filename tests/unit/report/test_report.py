@@ -32,9 +32,10 @@ from spag_ray.game.rules import Outcome, Role, next_role
 from spag_ray.game.turn import Turn
 from spag_ray.games.taboo.referee.judge import judge
 from spag_ray.results.evaluations import Evaluation, write_evaluations
-from spag_ray.results.game_names import UNKNOWN
+from spag_ray.results.game_names import UNKNOWN, GameNames
 from spag_ray.results.lines import CollapseLine
 from spag_ray.results.matches import Game, Match, write_matches
+from spag_ray.results.report.headline import _where
 from spag_ray.results.report.measurements import read_measurements
 from spag_ray.results.report.packing import BLOCK_GAMES, Packer
 from spag_ray.results.report.page import write_report
@@ -695,3 +696,8 @@ def test_any_probability_that_a_log_may_hold_is_shown(run: Path, logprob: float)
     assert known == [1.0 if logprob > -1 else 0.0] * 4
     heard = [turn["heard"] for game in page.games() for turn in game["turns"] if "heard" in turn]
     assert heard == known
+
+
+@pytest.mark.parametrize(("learner", "told"), [({"zero_stage": 2}, "ZeRO 2;"), ({"deepspeed": "zero3"}, "zero3;")])
+def test_the_headline_names_the_file_that_decides_how_weights_are_divided(learner: dict[str, Any], told: str) -> None:
+    assert told in _where(parse_config({"learner": learner}), GameNames())
