@@ -13,6 +13,7 @@ from spag_ray.errors import InputError
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results import standings
 from spag_ray.results.matches import Game, Match, others, read_matches, write_matches
+from spag_ray.results.ratings import WinMatrix
 from spag_ray.results.standings import (
     Estimate,
     better,
@@ -194,6 +195,34 @@ def test_intervals_of_three_players_hold_their_ratings(num_words: int, attack: t
     found = coverage(num_words, attack, [each / 2 for each in attack], num=500, spread=0.0)
     assert len(found) == 6
     assert all(share >= 0.925 for share in found.values()), found  # 0.95 less two and a half standard errors
+
+
+def test_ratings_of_many_stages_are_not_pulled_together() -> None:
+    """As in a long run: every stage plays itself and the base model. All have the same pull, not each one more."""
+    names, reps, draw = ["base", *(f"spag-{number}" for number in range(1, 21))], 12, random.Random(1)
+    rise, held, newest = 20 * math.log(10) / 400, 0, []
+    for _ in range(reps):
+        matches = [
+            match(one, other, 1 / (1 + math.exp(rise * (names.index(other) - names.index(one)))), draw.randrange(10**9))
+            for one, other in product(names, repeat=2)
+            if one == other or "base" in (one, other)
+        ]
+        last = ratings(matches)[names[-1], Role.ATTACKER]
+        held += last.low <= 20 * 10 <= last.high  # 20 Elo points a stage, against their mean
+        newest.append(sum((elo(matches, names[-1]) or ("", {}))[1].values()) / 2)
+    assert held >= 9, "11 of 12 expected; 2 with a pull that grows with the number of players"
+    assert sum(newest) / reps == pytest.approx(400, abs=50), "300 with such a pull"
+
+
+def test_results_that_contradict_each_other_have_ratings_too() -> None:
+    """The fit takes more than the 100 steps that choix has by default."""
+    draw, rows = random.Random(19), []
+    for one in range(8):
+        for other in draw.sample(range(8), 3):
+            wins = draw.choice([0, 400, 199])
+            ends = {str(Outcome.ATTACKER_WINS): wins, str(Outcome.DEFENDER_WINS): 400 - wins}
+            rows.append({"attacker": f"{one}", "defender": f"{other}", **ends})
+    assert all(map(math.isfinite, WinMatrix.from_json(rows).ratings().values()))
 
 
 @pytest.mark.parametrize("num_words", [2, 5, 20])
