@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -127,8 +127,9 @@ def _text(row: Mapping[str, Any], key: str, where: str, may_be_empty: bool = Fal
 
 def _number(row: Mapping[str, Any], key: str, where: str, default: float | None = None) -> float:
     value = row.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InputError(f'{where}: "{key}" must be a finite number, found {value!r}')
+    # A whole number of hundreds of digits is finite, but no float.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
+        raise InputError(f'{where}: "{key}" must be a finite number, found {value!r:.60}')
     return float(value)
 
 
