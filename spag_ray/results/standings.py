@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import NormalDist
 from typing import Any
 
@@ -105,7 +106,8 @@ def score(
     if len(tallies) == 1:
         return Estimate(value, *_score_interval(tallies[0]))
     half = float(_student(np.array(len(tallies))) * by_seed.std(ddof=1)) / math.sqrt(len(tallies))
-    low, high = _score_interval(np.concatenate(tallies))  # few seeds may agree by chance: no surer than their words
+    # Few seeds may agree by chance: no surer than their words, of which several seeds may have played the same.
+    low, high = _score_interval(_tally(chain(*runs), player, other, breach_free, roles))
     return Estimate(value, max(0.0, min(low, value - half)), min(1.0, max(high, value + half)))
 
 
