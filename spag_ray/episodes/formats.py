@@ -41,6 +41,8 @@ def read_games(path: str | Path) -> list[Row]:
             check_history(game.get("history"))
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
+        for index, turn in enumerate(game["history"]):
+            _text(turn, "content", f"{where}: turn {index}", may_be_empty=True)
     return games
 
 
