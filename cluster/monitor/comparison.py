@@ -24,6 +24,7 @@ from cluster.monitor.terminal import say, table_of
 from cluster.runtime.output_files import told_apart_paths
 from spag_ray.errors import InputError, meant
 from spag_ray.game.rules import Outcome, Role
+from spag_ray.results.line_codec import MOST
 from spag_ray.results.lines import ExploitabilityLine, HeldOutLine, Line, PlayLine, StepLine, StreamLine
 from spag_ray.results.matches import Match, read_matches
 from spag_ray.results.metric_lines import MetricLines
@@ -136,7 +137,7 @@ def last_values(folder: Path, metrics: Sequence[str]) -> dict[str, float]:
     known: dict[str, float] = {}
     for _, line in _lines(folder):
         for name, value in line.values().items():
-            if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MOST:
                 known[f"{line.kind}/{name}"] = value
     for metric in metrics:
         if metric not in known:
