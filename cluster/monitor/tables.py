@@ -43,8 +43,7 @@ def outcome_table(matches: Sequence[Match], game: GameNames) -> Table:
     table = table_of(title, [" v ".join(seats.values())], [heading for heading, _ in columns])
     for match in matches:
         cells = (cell.replace(", ", ",") for cell in outcome_cells(match, [outcomes for _, outcomes in columns]))
-        same = match.attacker == match.defender
-        table.add_row(match.attacker if same else f"{match.attacker} v {match.defender}", *cells)
+        table.add_row(match.title, *cells)
     return table
 
 

@@ -185,6 +185,15 @@ def largest_group(matches: Sequence[Match]) -> list[Match]:
     return max(reversed(groups), key=lambda group: len(group[0]), default=(set(), []))[1]
 
 
+def matrix_of(matches: Iterable[Match]) -> WinMatrix:
+    """The outcomes of all games."""
+    matrix = WinMatrix()
+    for match in matches:
+        for game in match.games:
+            matrix.add(match.attacker, match.defender, game.outcome)
+    return matrix
+
+
 def elo(matches: Sequence[Match], player: str) -> tuple[str, dict[Role, float]] | None:
     """(the earliest stage that games connect with `player` in both seats, {role: how much better `player` is rated
     there}), by WinMatrix.ratings. None without such a stage: with itself nothing can be compared.
@@ -196,11 +205,7 @@ def elo(matches: Sequence[Match], player: str) -> tuple[str, dict[Role, float]] 
     ('old', None)
     """
     connected = largest_group([match for match in matches if match.games])
-    outcomes = WinMatrix()
-    for match in connected:
-        for game in match.games:
-            outcomes.add(match.attacker, match.defender, game.outcome)
-    rated = outcomes.ratings()
+    rated = matrix_of(connected).ratings()
     others = [name for name in players(connected) if name != player and all((name, role) in rated for role in Role)]
     if not others or any((player, role) not in rated for role in Role):
         return None
@@ -225,10 +230,7 @@ def ratings(matches: Sequence[Match]) -> dict[tuple[str, Role], Estimate]:
     games = [(match, game) for match in matches for game in match.games]
     if not games:
         return {}
-    outcomes = WinMatrix()
-    for match, game in games:
-        outcomes.add(match.attacker, match.defender, game.outcome)
-    seats = outcomes.ratings()
+    seats = matrix_of(matches).ratings()
     strengths = np.array(list(seats.values())) / ELO_PER_NAT
     place = {seat: number for number, seat in enumerate(seats)}
     row_of = {word: row for row, word in enumerate(dict.fromkeys(game.scenario for _, game in games))}
@@ -251,7 +253,9 @@ def ratings(matches: Sequence[Match]) -> dict[tuple[str, Role], Estimate]:
         rated = [
             number
             for number, (_, own) in enumerate(seats)
-            if own is role and num_words[number] >= MIN_WORDS and np.ptp(scores[(attackers == number) | (defenders == number)]) > 0
+            if own is role
+            and num_words[number] >= MIN_WORDS
+            and np.ptp(scores[(attackers == number) | (defenders == number)]) > 0
         ]
         if len(rated) < 2:
             continue
