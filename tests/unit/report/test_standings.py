@@ -136,7 +136,8 @@ def test_an_interval_over_seeds_holds_the_truth_where_all_play_the_same_words() 
     """Of which half are nearly always won: another twenty words would have other shares of these."""
     draw, held = random.Random(1), 0
     for number in range(60):
-        easy, hard = [], []
+        easy: list[str] = []
+        hard: list[str] = []
         for word in WORDS[:20]:
             draw.choice((easy, hard)).append(word)
         runs = [
