@@ -24,11 +24,12 @@ from cluster.monitor.terminal import say, table_of
 from cluster.runtime.output_files import told_apart_paths
 from spag_ray.errors import InputError, meant
 from spag_ray.game.rules import Outcome, Role
+from spag_ray.results.line_codec import MOST
 from spag_ray.results.lines import ExploitabilityLine, HeldOutLine, Line, PlayLine, StepLine, StreamLine
 from spag_ray.results.matches import Match, read_matches
 from spag_ray.results.metric_lines import MetricLines
 from spag_ray.results.pauses import Clock
-from spag_ray.results.standings import by_situation, score
+from spag_ray.results.standings import MIN_WORDS, by_situation, score
 from spag_ray.stages import Stage, StageKind, order_of
 
 _SHARES = {
@@ -136,7 +137,7 @@ def last_values(folder: Path, metrics: Sequence[str]) -> dict[str, float]:
     known: dict[str, float] = {}
     for _, line in _lines(folder):
         for name, value in line.values().items():
-            if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MOST:
                 known[f"{line.kind}/{name}"] = value
     for metric in metrics:
         if metric not in known:
@@ -146,7 +147,7 @@ def last_values(folder: Path, metrics: Sequence[str]) -> dict[str, float]:
 
 def comparison_table(runs: Mapping[str, Mapping[str, float]]) -> Table:
     """`runs`: {name: its figures}. The last column is over the runs that have a figure, with the 95 % interval of their
-    mean by Student's t, from two runs on."""
+    mean by Student's t, from two runs on that differ."""
     names = [escape(name) for name in told_apart_paths([Path(name) for name in runs])]
     table = table_of("", [""], [*names, "mean [95 %]"])
     table.columns[0].no_wrap = False
@@ -159,9 +160,10 @@ def comparison_table(runs: Mapping[str, Mapping[str, float]]) -> Table:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """(mean, low, high) of the 95 % interval of the mean by Student's t; infinite for one value."""
+    """(mean, low, high) of the 95 % interval of the mean by Student's t; infinite for one value, and for values that
+    are all the same, which do not say how they spread."""
     mean = fmean(values)
-    if len(values) < 2:
+    if len(set(values)) < 2:
         return mean, -math.inf, math.inf
     from scipy.special import stdtrit
 
@@ -171,7 +173,7 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 def paired(first: Path, second: Path) -> list[str]:
     """For each game, and each opponent that both runs' newest stages met: the difference of the scores on the scenarios
-    that both played, one by one."""
+    that both played, one by one. Its interval needs MIN_WORDS of them."""
     found = []
     of_first, of_second = (_by_game(folder) for folder in (first, second))
     for game, matches in of_first.items():
@@ -185,7 +187,7 @@ def paired(first: Path, second: Path) -> list[str]:
             scores, of_other = _scores(matches, newest, opponent), _scores(others, newest_of_other, opponent)
             if words := sorted(scores.keys() & of_other.keys()):
                 mean, low, high = interval([scores[word] - of_other[word] for word in words])
-                told = "" if math.isinf(low) else f" [{low:+.3f}, {high:+.3f}]"
+                told = "" if math.isinf(low) or len(words) < MIN_WORDS else f" [{low:+.3f}, {high:+.3f}]"
                 pair = f"{newest} of {first} minus {newest_of_other} of {second}"
                 played = f"on the {len(words)} scenarios that both played"
                 found.append(f"{prefix}score against {opponent}, {pair}, {played}: {mean:+.3f}{told}")

@@ -133,7 +133,7 @@ def _heading(game: GameNames, outcome: Outcome, width: int) -> str:
     """An outcome in a column of `width`: breaches with the seat's first letter, or its number if both have the same."""
     if (role := outcome.breaker) is None:
         return plain(game.short_outcome(outcome))[:width]
-    letters = [plain(seat)[0].lower() for seat in game.seats]
+    letters = [plain(seat)[:1].lower() for seat in game.seats]
     name = letters[seat_of(role)] if letters[0] != letters[1] else str(seat_of(role) + 1)
     return f"{name}. breach"[:width]
 

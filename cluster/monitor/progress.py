@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from cluster.monitor.terminal import duration
 from cluster.types import Progress
 from spag_ray.game.rules import Outcome
 from spag_ray.results.game_names import GameNames
@@ -52,8 +53,7 @@ class ProgressLine:
 def describe(progress: Progress, stage_seconds: float, first: Progress) -> str:
     """The line. Rates and the time left are computed from what came since `first`, what the stage was `stage_seconds`
     ago: a resumed stage begins with the games in its log."""
-    minutes, seconds = divmod(int(progress.seconds), 60)
-    parts = [f"{minutes:02d}:{seconds:02d}", progress.stage, *progress.waits]
+    parts = [duration(progress.seconds), progress.stage, *progress.waits]
     if progress.total:
         parts.append(f"{progress.done}/{progress.total} {progress.unit}")
     elif progress.done:  # of a stream, which continues while other stages are shown

@@ -50,7 +50,8 @@ class TrainLog(RenderHook):
         before, self._printed_before = self._printed_before, ""
         with contextlib.suppress(OSError):
             (folder / "logs").mkdir(exist_ok=True)
-            self._file = (folder / "logs" / "train.log").open("a", encoding="utf-8")
+            path = folder / "logs" / "train.log"
+            self._file = path.open("a", encoding="utf-8", errors="backslashreplace")  # of names that are no UTF-8
         self.write(
             f"=== {now}: an attempt starts, spag_ray {__version__}, process {os.getpid()} on {socket.gethostname()}\n"
         )

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from cluster.tracking.metric_registry import METRICS, Metric
 from spag_ray.errors import InputError
-from spag_ray.host.whole_files import refuse_existing
+from spag_ray.host.whole_files import refuse_existing, write_atomically
 
 UID = "spag-ray"
 WINDOWS = ("1m", "5m", "15m", "1h", "6h")
@@ -96,7 +96,7 @@ def write_dashboard(out: Path, console: Console) -> None:
     """`spag-ray dashboard`. Raises InputError if `out` exists or cannot be written."""
     refuse_existing(out)
     try:
-        out.write_text(as_text(), encoding="utf-8")
+        write_atomically(out, as_text())
     except OSError as error:
         raise InputError(f"{out} cannot be written: {error.strerror}; choose another place") from error
     console.print(f"dashboard in {out}: in Grafana, Dashboards > New > Import", soft_wrap=True, markup=False)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,8 @@ def read_games(path: str | Path) -> list[Row]:
             check_history(game.get("history"))
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
+        for index, turn in enumerate(game["history"]):
+            _text(turn, "content", f"{where}: turn {index}", may_be_empty=True)
     return games
 
 
@@ -127,8 +129,9 @@ def _text(row: Mapping[str, Any], key: str, where: str, may_be_empty: bool = Fal
 
 def _number(row: Mapping[str, Any], key: str, where: str, default: float | None = None) -> float:
     value = row.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InputError(f'{where}: "{key}" must be a finite number, found {value!r}')
+    # A whole number of hundreds of digits is finite, but no float.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
+        raise InputError(f'{where}: "{key}" must be a finite number, found {value!r:.60}')
     return float(value)
 
 

@@ -7,7 +7,6 @@ split_scenarios(["red", "green", "blue"], seed=0, num_held_out=1)  (["blue", "re
 from __future__ import annotations
 
 import contextlib
-import math
 import random
 import sys
 import traceback
@@ -267,7 +266,7 @@ def _payoff_faults(ruling: Ruling) -> Iterator[tuple[str, str]]:
 
 def _is_payoff(value: Any) -> bool:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(value) and abs(value) <= MAX_PAYOFF
+    return is_number and abs(value) <= MAX_PAYOFF
 
 
 def _is_inside(span: Any, length: int) -> bool:

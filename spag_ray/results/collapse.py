@@ -151,8 +151,8 @@ def read_learned(metrics: Path) -> tuple[dict[str, Entropies], list[CollapseLine
             stage = str(Stage.parse(line.stage).of_all_policies)
             mine = steps.setdefault(stage, {}).setdefault(line.policy, {})
             number = line.report.step
-            for behind in [step for step in mine if step >= number]:
-                del mine[behind]
+            while mine and next(reversed(mine)) >= number:
+                mine.popitem()
             mine[number] = line.report.entropy
     return {
         stage: {policy: list(by_step.values()) for policy, by_step in by_policy.items()}

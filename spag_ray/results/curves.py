@@ -14,24 +14,13 @@ run repeats steps that came after the checkpoint, their first values are drawn (
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from spag_ray.results.lines import (
-    OF_GAMES,
-    EloLine,
-    EngineLine,
-    ExploitabilityLine,
-    IterationLine,
-    Line,
-    PlayLine,
-    StepLine,
-    StreamLine,
-    SyncLine,
-)
+from spag_ray.results.line_codec import MOST
+from spag_ray.results.lines import OF_GAMES, ExploitabilityLine, Line, StepLine, SyncLine
 from spag_ray.stages import Stage, StageKind
 
 Axis = Literal["optimiser_step", "version", "seconds"]
@@ -103,7 +92,7 @@ class Curves:
         values: dict[str, float | str] = {
             _name(line.kind, field, *labels): float(value)
             for field, value in fields.items()
-            if isinstance(value, int | float) and math.isfinite(value) and field != _FIELD_OF_AXIS.get(axis)
+            if isinstance(value, int | float) and abs(value) <= MOST and field != _FIELD_OF_AXIS.get(axis)
         }
         return self._placed(axis, (line.kind, *labels), time, line, values)
 
@@ -111,20 +100,12 @@ class Curves:
         self, axis: Axis, curve: tuple[str, ...], time: float, line: Line, values: dict[str, float | str]
     ) -> Points | None:
         last = self._reached.get(curve, -1)
-        match line:
-            case StepLine():
-                x = self._steps.number(line.policy, line.stage, line.report.step)
-            case IterationLine():
-                x = line.step
-            case SyncLine():
-                x = line.report.version
-            case EloLine() | PlayLine() | EngineLine() | StreamLine() | ExploitabilityLine():
-                x = line.version
-            case _ if axis == "version":
-                x = self._version
-            case _:
-                assert self._began is not None
-                x = max(last + 1, int(time - self._began))
+        if isinstance(line, StepLine):
+            x = self._steps.number(line.policy, line.stage, line.report.step)
+        elif axis == "seconds":
+            x = max(last + 1, int(time - (self._began or 0)))
+        else:  # a line that names no version is of the newest one
+            x = getattr(line, _FIELD_OF_AXIS[axis], self._version)
         if x <= last or not values:
             return None
         self._reached[curve] = x

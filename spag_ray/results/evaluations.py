@@ -1,7 +1,7 @@
 """Results of lm-evaluation-harness tasks for a run's stages: rows of evaluations.json, and the paper's own numbers.
 
 >>> row = Evaluation("spag-1", "arc_easy", "acc", 0.763, 0.0087, 2376, 0)
->>> Evaluation.from_json(row.as_json()) == row
+>>> Evaluation.from_json(asdict(row)) == row
 True
 """
 
@@ -68,32 +68,27 @@ class Evaluation:
     num_samples: int
     num_fewshot: int
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Evaluation:
-        """The inverse of `as_json`. Raises ValueError for a malformed row."""
+        """The inverse of `asdict`. Raises ValueError for a malformed row."""
         return _ROW.validate_python(row)
 
 
 _ROW = TypeAdapter(Evaluation)
+_ROWS = TypeAdapter(list[Evaluation])
 
 
 def write_evaluations(path: Path, evaluations: Sequence[Evaluation]) -> None:
     """Write a JSON list with one row per line; an existing file is replaced atomically."""
-    rows = ",\n".join(json.dumps(each.as_json(), ensure_ascii=False) for each in evaluations)
+    rows = ",\n".join(json.dumps(asdict(each), ensure_ascii=False) for each in evaluations)
     write_atomically(path, f"[\n{rows}\n]\n")
 
 
 def read_evaluations(path: Path) -> list[Evaluation]:
     """The rows of evaluations.json. Raises InputError with the file's name if `write_evaluations` did not write it."""
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(rows, list):
-            raise TypeError("a list of rows is expected")
-        return [Evaluation.from_json(row) for row in rows]
-    except (OSError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        return _ROWS.validate_json(path.read_bytes())
+    except (OSError, ValueError) as error:
         raise InputError(f"{path}: no evaluations can be read from it ({type(error).__name__}: {error})") from error
 
 

@@ -50,6 +50,11 @@ class Match:
         return self.attacker, self.defender, self.game
 
     @property
+    def title(self) -> str:
+        same = self.attacker == self.defender
+        return self.attacker if same else f"{self.attacker} v {self.defender}"
+
+    @property
     def outcomes(self) -> Counter[Outcome]:
         return Counter(game.outcome for game in self.games)
 

@@ -198,11 +198,8 @@ def _mean_scores(matches: Sequence[Match], name: str) -> Iterator[str]:
 
 def _exact(metrics: Path, name: str, game: str) -> Mapping[str, float]:
     """The newest figures of this stage in a solved game."""
-    found: Mapping[str, float] = {}
-    for line in MetricLines(metrics).of(ExploitabilityLine):
-        if (line.stage, line.game) == (name, game):
-            found = line.figures
-    return found
+    lines = MetricLines(metrics).of(ExploitabilityLine)
+    return {(line.stage, line.game): line.figures for line in lines}.get((name, game), {})
 
 
 def _licence(base: BaseModel) -> str:

@@ -15,7 +15,8 @@ from typing import Any
 
 from spag_ray.game.rules import Outcome, Role
 
-PULL = 0.1  # of ratings to 0, in choix's rates
+PULL = 0.4  # of a rating to 0, in games, however many others are rated; choix adds its rate up over all of them
+MOST_STEPS = 10_000  # of the fit, which takes 5 to 100 unless results contradict each other
 
 
 def wilson_interval(successes: float, trials: float) -> tuple[float, float]:
@@ -101,7 +102,7 @@ class WinMatrix:
             points = mean_score(outcomes, Role.ATTACKER) * outcomes.total()
             wins[us, them] += points
             wins[them, us] += outcomes.total() - points
-        strengths = choix.ilsr_pairwise_dense(wins, alpha=PULL)
+        strengths = choix.ilsr_pairwise_dense(wins, alpha=PULL / len(seats), max_iter=MOST_STEPS)
         return {seat: round(float(400 / math.log(10) * value), 1) for seat, value in zip(seats, strengths, strict=True)}
 
     @classmethod

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import NormalDist
 from typing import Any
 
@@ -105,7 +106,8 @@ def score(
     if len(tallies) == 1:
         return Estimate(value, *_score_interval(tallies[0]))
     half = float(_student(np.array(len(tallies))) * by_seed.std(ddof=1)) / math.sqrt(len(tallies))
-    low, high = _score_interval(np.concatenate(tallies))  # few seeds may agree by chance: no surer than their words
+    # Few seeds may agree by chance: no surer than their words, of which several seeds may have played the same.
+    low, high = _score_interval(_tally(chain(*runs), player, other, breach_free, roles))
     return Estimate(value, max(0.0, min(low, value - half)), min(1.0, max(high, value + half)))
 
 
@@ -183,6 +185,15 @@ def largest_group(matches: Sequence[Match]) -> list[Match]:
     return max(reversed(groups), key=lambda group: len(group[0]), default=(set(), []))[1]
 
 
+def matrix_of(matches: Iterable[Match]) -> WinMatrix:
+    """The outcomes of all games."""
+    matrix = WinMatrix()
+    for match in matches:
+        for game in match.games:
+            matrix.add(match.attacker, match.defender, game.outcome)
+    return matrix
+
+
 def elo(matches: Sequence[Match], player: str) -> tuple[str, dict[Role, float]] | None:
     """(the earliest stage that games connect with `player` in both seats, {role: how much better `player` is rated
     there}), by WinMatrix.ratings. None without such a stage: with itself nothing can be compared.
@@ -194,11 +205,7 @@ def elo(matches: Sequence[Match], player: str) -> tuple[str, dict[Role, float]] 
     ('old', None)
     """
     connected = largest_group([match for match in matches if match.games])
-    outcomes = WinMatrix()
-    for match in connected:
-        for game in match.games:
-            outcomes.add(match.attacker, match.defender, game.outcome)
-    rated = outcomes.ratings()
+    rated = matrix_of(connected).ratings()
     others = [name for name in players(connected) if name != player and all((name, role) in rated for role in Role)]
     if not others or any((player, role) not in rated for role in Role):
         return None
@@ -217,36 +224,38 @@ def ratings(matches: Sequence[Match]) -> dict[tuple[str, Role], Estimate]:
     A seat has no rating with games on fewer than MIN_WORDS words or with games that all ended alike: its interval would
     not hold. The only player of a seat has none either. `matches` are connected by games (largest_group).
     """
-    from scipy.special import expit
+    from scipy.sparse import csr_array
+    from scipy.special import expit, softmax
 
     games = [(match, game) for match in matches for game in match.games]
     if not games:
         return {}
-    outcomes = WinMatrix()
-    for match, game in games:
-        outcomes.add(match.attacker, match.defender, game.outcome)
-    seats = outcomes.ratings()
+    seats = matrix_of(matches).ratings()
     strengths = np.array(list(seats.values())) / ELO_PER_NAT
     place = {seat: number for number, seat in enumerate(seats)}
     row_of = {word: row for row, word in enumerate(dict.fromkeys(game.scenario for _, game in games))}
-    design = np.zeros((len(games), len(seats)))  # times strengths: the logit of what the attacker is expected to score
-    of_word = np.zeros((len(row_of), len(games)))
-    for number, (match, game) in enumerate(games):
-        design[number, place[match.attacker, Role.ATTACKER]] = 1
-        design[number, place[match.defender, Role.DEFENDER]] = -1
-        of_word[row_of[game.scenario], number] = 1
+    attackers = np.array([place[match.attacker, Role.ATTACKER] for match, _ in games])
+    defenders = np.array([place[match.defender, Role.DEFENDER] for match, _ in games])
+    numbers, ones = np.arange(len(games)), np.ones(len(games))
+    of_word = csr_array((ones, ([row_of[game.scenario] for _, game in games], numbers)))  # [words, games]
+    of_attacker = csr_array((ones, (numbers, attackers)), shape=(len(games), len(seats)))
+    of_defender = csr_array((ones, (numbers, defenders)), shape=(len(games), len(seats)))
+    design = of_attacker - of_defender  # times strengths: the logit of what the attacker is expected to score
     scores, expected = np.array([game.outcome.score(Role.ATTACKER) for _, game in games]), expit(design @ strengths)
-    information = design.T * (expected * (1 - expected)) @ design
-    information += PULL * (len(seats) * np.eye(len(seats)) - 1)  # the pull to 0, which holds errors down too
+    information = (design.T * (expected * (1 - expected)) @ design).toarray()
+    odds = softmax(strengths) * len(seats)
+    information += PULL * (np.diag(odds) - np.outer(odds, odds) / len(seats))  # the pull to 0 holds errors down too
     covariance = np.linalg.pinv(information, hermitian=True)
-    errors = of_word @ (design * (scores - expected)[:, None]) @ covariance  # [words, seats]
-    num_words = _num_words(of_word @ abs(design))
+    errors = (of_word @ (design * (scores - expected)[:, None])) @ covariance  # [words, seats]
+    num_words = _num_words((of_word @ abs(design)).toarray())
     found = {}
     for role in Role:
         rated = [
             number
             for number, (_, own) in enumerate(seats)
-            if own is role and num_words[number] >= MIN_WORDS and np.ptp(scores[design[:, number] != 0]) > 0
+            if own is role
+            and num_words[number] >= MIN_WORDS
+            and np.ptp(scores[(attackers == number) | (defenders == number)]) > 0
         ]
         if len(rated) < 2:
             continue

@@ -147,7 +147,8 @@ def _numbers(run: Gathered) -> Iterator[tuple[str, str, str]]:
     """(name, value, remark)."""
     yield "games", in_words(run.transcripts.num_games), ""
     sampled, every = run.transcripts.num_sampled, run.transcripts.num_tokens
-    yield "sampled tokens", in_words(sampled), f"{in_words(every - sampled)} more are scripted" * (every > sampled)
+    others = f"{in_words(every - sampled)} more are of scripted or served players"
+    yield "sampled tokens", in_words(sampled), others * (every > sampled)
     yield "learner steps", in_words(run.measured.num_steps), ""
     yield "newest version", str(run.measured.newest_version), ""
     pauses = len(run.measured.clock.pauses)

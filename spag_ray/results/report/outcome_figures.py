@@ -157,7 +157,8 @@ def payoff_table(transcripts: Transcripts, game: GameNames) -> Markup:
         ]
         for stage in stages
     ]
-    return table("Mean payoff of each seat ± half of the 95% interval", ("stage", *game.seats, "games"), rows)
+    caption = "Mean payoff of each seat ± half of the 95% interval, games taken as independent"
+    return table(caption, ("stage", *game.seats, "games"), rows)
 
 
 def _mean(payoffs: Payoffs | None) -> str:

@@ -31,7 +31,6 @@ from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.host.whole_files import replaced
 from spag_ray.results.game_names import told_apart
 from spag_ray.results.payoffs_told import cooperative_note
-from spag_ray.results.ratings import WinMatrix
 from spag_ray.results.report.figure import Figure
 from spag_ray.results.report.files import read_files
 from spag_ray.results.report.headline import Gathered, headline, notices
@@ -55,7 +54,7 @@ from spag_ray.results.report.solved_figures import solved_figures, solved_table
 from spag_ray.results.report.step_figures import LEARNING, MISMATCH, step_figures
 from spag_ray.results.report.tokens import Aligner, Decode
 from spag_ray.results.report.transcripts import read_transcripts
-from spag_ray.results.standings import score
+from spag_ray.results.standings import matrix_of, score
 
 MAX_GAMES = 20_000  # on one page
 Draw: TypeAlias = Callable[[Sequence[Figure | None]], Markup]  # figures -> their placeholders
@@ -222,14 +221,10 @@ def _headed(title: str, text: Markup) -> Markup:
 def _of_game(name: str, run: Gathered, draw: Draw, league: Markup) -> dict[str, Markup]:
     """The sections, or their parts, that are of one game."""
     files, measured, game = run.files, run.measured, run.files.game
-    matrix = WinMatrix()
-    for match in files.matches:
-        for each in match.games:
-            matrix.add(match.attacker, match.defender, each.outcome)
     met_title = f"{game.title(Role.ATTACKER)}'s score against each {game.seat(Role.DEFENDER)}"
     pairs = dict.fromkeys((match.attacker, match.defender) for match in files.matches if match.games)
     estimates = {pair: score([files.matches], *pair, roles=(Role.ATTACKER,)) for pair in pairs}
-    met = draw([matrix_figure("matrix", met_title, matrix, estimates, game)])
+    met = draw([matrix_figure("matrix", met_title, matrix_of(files.matches), estimates, game)])
     ranks = rating_table(files.matches, game) if files.matches else NOTHING
     standings = met + league + ranks
     if standings and (note := cooperative_note(files.config)):

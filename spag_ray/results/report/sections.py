@@ -22,11 +22,7 @@ from spag_ray.stages import Stage, order_of
 
 def match_table(matches: Sequence[Match], game: GameNames) -> Markup:
     """Outcomes of every match in per cent, with intervals."""
-    rows = []
-    for match in matches:
-        same = match.attacker == match.defender
-        name = match.attacker if same else f"{match.attacker} v {match.defender}"
-        rows.append([name, *outcome_cells(match), str(len(match.games))])
+    rows = [[match.title, *outcome_cells(match), str(len(match.games))] for match in matches]
     caption = f"{game.held_out}: % of games, 95% interval"
     wins = (f"{seat} wins" for seat in game.seats)
     return table(caption, (" v ".join(game.seats), *wins, "breach", "tie", "games"), rows)

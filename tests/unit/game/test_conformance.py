@@ -193,6 +193,7 @@ RULINGS = {
     "the span is (2, 1), but": ruled(lambda _: win(1, span=(2, 1))),
     "the payoffs are None; give each seat": ruled(lambda _: replace(win(1), payoffs=None)),
     "a payoff is nan": ruled(lambda _: win(1, payoffs=(float("nan"), 1.0))),
+    "a payoff is 1000": ruled(lambda _: win(1, payoffs=(10**400, 1.0))),
     "a payoff is '-1'": ruled(lambda _: win(1, payoffs=("-1", "1"))),  # type: ignore[arg-type]
     "the winner, seat 1, is paid less than the loser: (1.0, -1.0)": ruled(lambda _: win(1, payoffs=(1.0, -1.0))),
     "the winner, seat 1, is paid less than the loser: (None, -1.0)": ruled(

@@ -99,6 +99,7 @@ def test_training_rows_carry_the_query_that_the_player_read() -> None:
         ([game(max_turns=True)], 'episode 0: "max_turns" must be'),
         ([game(), game(history=[{"role": "defender", "content": "x"}])], "episode 1: turn 0 is by 'defender'"),
         ([game(history="x")], "episode 0: a history must be a list"),
+        ([game(history=[{"role": "attacker", "content": "\ud800"}])], 'turn 0: "content" has half of a surrogate pair'),
     ],
 )
 def test_a_faulty_games_file_is_one_clear_error(tmp_path: Path, content: object, message: str) -> None:
@@ -114,6 +115,7 @@ def test_a_faulty_games_file_is_one_clear_error(tmp_path: Path, content: object,
         (sample(reward=float("nan")), '"reward" must be a finite number'),
         (sample(weight=float("inf")), '"weight" must be a finite number'),
         (sample(weight="1"), '"weight" must be a finite number'),
+        (sample(weight=10**400), '"weight" must be a finite number, found 1000'),
         (sample(target="  "), '"target" is empty'),
         (sample(role="judge"), '"role" must be'),
         (sample(query=None), '"query" must be a text'),

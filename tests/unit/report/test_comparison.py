@@ -21,6 +21,7 @@ from tests.support.kuhn_runs import make_kuhn_run, make_two_games_run
 from tests.support.report_runs import streamed
 
 WORDS = ("river", "cat", "lamp", "stone")
+MORE = ("sea", "oak", "bell")
 
 
 def run_folder(folder: Path, won: Mapping[str, tuple[int, int]], loss: float = 0.5) -> Path:
@@ -129,11 +130,16 @@ def test_policies_and_games_are_told_apart(tmp_path: Path) -> None:
 def test_two_runs_are_compared_on_the_words_that_both_played(two: tuple[Path, Path]) -> None:
     (told,) = paired(*two)
     # river 1 - 0.5, cat 0.5 - 0, lamp 0.5 - 0.25; stone was played by one alone.
-    mean, low, high = interval([0.5, 0.5, 0.25])
-    assert told == (
-        f"score against imitated, spag-2 of {two[0]} minus spag-2 of {two[1]}, on the 3 scenarios that both played: "
-        f"{mean:+.3f} [{low:+.3f}, {high:+.3f}]"
-    )
+    pair = f"spag-2 of {two[0]} minus spag-2 of {two[1]}"
+    assert told == f"score against imitated, {pair}, on the 3 scenarios that both played: +0.417", "too few words"
+
+
+def test_the_difference_of_two_runs_has_an_interval_from_five_words_on_that_differ(tmp_path: Path) -> None:
+    won = {"river": (2, 2), "cat": (1, 1), **dict.fromkeys(MORE, (1, 2))}
+    less = run_folder(tmp_path / "less", dict.fromkeys(won, (1, 1)))
+    mean, low, high = interval([0.5, 0.0, 0.25, 0.25, 0.25])
+    assert paired(run_folder(tmp_path / "more", won), less)[0].endswith(f": {mean:+.3f} [{low:+.3f}, {high:+.3f}]")
+    assert paired(run_folder(tmp_path / "same", dict.fromkeys(won, (2, 2))), less)[0].endswith("played: +0.500")
 
 
 def test_a_player_is_not_compared_with_its_games_against_itself(two: tuple[Path, Path]) -> None:
@@ -163,7 +169,7 @@ def test_the_interval_of_a_mean_is_students(tmp_path: Path) -> None:
     mean, low, high = interval([1.0, 2.0, 3.0])
     assert (mean, high - mean) == (2.0, pytest.approx(4.302653 / math.sqrt(3)))
     assert mean - low == pytest.approx(high - mean)
-    assert interval([0.5]) == (0.5, -math.inf, math.inf)
+    assert interval([0.5]) == interval([0.5, 0.5]) == (0.5, -math.inf, math.inf), "two that agree by chance"
 
 
 def test_the_command_prints_a_table_with_short_names(two: tuple[Path, Path]) -> None:

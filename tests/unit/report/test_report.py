@@ -319,7 +319,7 @@ def test_a_page_counts_the_tokens_that_were_sampled_apart_from_scripted_ones(int
     folder = interrupted["early"]
     tokens = {log: sum(game.num_tokens for game in read_log(folder / "episodes" / f"{log}.log")) for log in STAGES}
     page = page_of(folder)
-    assert f"sampled tokens{tokens['expert']} more are scripted{tokens['eval-base']}" in page.text
+    assert f"sampled tokens{tokens['expert']} more are of scripted or served players{tokens['eval-base']}" in page.text
     assert "throughput" not in page.unpacked("figures"), "nothing was sampled during the seconds that were measured"
     later = page_of(interrupted["later"]).unpacked("figures")["throughput"]["data"]
     assert [trace["name"] for trace in later] == ["sampled: self-play", "learned"]

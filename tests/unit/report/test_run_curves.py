@@ -19,6 +19,14 @@ def test_curves_have_steps_and_running_time(tmp_path: Path) -> None:
     json.dumps(curves.as_json(), allow_nan=False)
 
 
+def test_a_number_of_hundreds_of_digits_in_a_field_of_another_version_is_no_point(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    write_metrics(path, [{"time": 1.0, "kind": "buffer", "waiting": 2, "oldest_s": 0.5, "later": 10**400}])
+    curves = RunCurves(path)
+    curves.read()
+    assert curves.names == ["buffer/oldest_s", "buffer/waiting"]
+
+
 def test_lines_are_read_as_they_come_and_a_pause_takes_no_time(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     lines = measurements()

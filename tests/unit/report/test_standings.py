@@ -13,6 +13,7 @@ from spag_ray.errors import InputError
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results import standings
 from spag_ray.results.matches import Game, Match, others, read_matches, write_matches
+from spag_ray.results.ratings import WinMatrix
 from spag_ray.results.standings import (
     Estimate,
     better,
@@ -131,6 +132,27 @@ def test_an_interval_over_seeds_holds_the_truth_where_seeds_differ(num_seeds: in
     assert held >= 89, "a bootstrap over seeds and words held it in 73 to 87 of 100"
 
 
+def test_an_interval_over_seeds_holds_the_truth_where_all_play_the_same_words() -> None:
+    """Of which half are nearly always won: another twenty words would have other shares of these."""
+    draw, held = random.Random(1), 0
+    for number in range(60):
+        easy: list[str] = []
+        hard: list[str] = []
+        for word in WORDS[:20]:
+            draw.choice((easy, hard)).append(word)
+        runs = [
+            [
+                match(*seats, won, 10 * number + seed, words)
+                for words, chance in ((easy, 0.95), (hard, 0.05))
+                for seats, won in ((("new", "old"), chance), (("old", "new"), 1 - chance))
+            ]
+            for seed in range(4)
+        ]
+        found = score(runs, "new", "old")
+        held += found.low <= 0.5 <= found.high
+    assert held >= 53, "57 expected; 42 where each seed's words count as other words"
+
+
 def test_ratings_order_players_and_know_how_sure_they_are() -> None:
     few = [match(a, d, 0.5 + 0.2 * (rank(a) - rank(d)), words=WORDS[:10]) for a in "abc" for d in "abc"]
     many = [match(a, d, 0.5 + 0.2 * (rank(a) - rank(d))) for a in "abc" for d in "abc"]
@@ -194,6 +216,34 @@ def test_intervals_of_three_players_hold_their_ratings(num_words: int, attack: t
     found = coverage(num_words, attack, [each / 2 for each in attack], num=500, spread=0.0)
     assert len(found) == 6
     assert all(share >= 0.925 for share in found.values()), found  # 0.95 less two and a half standard errors
+
+
+def test_ratings_of_many_stages_are_not_pulled_together() -> None:
+    """As in a long run: every stage plays itself and the base model. All have the same pull, not each one more."""
+    names, reps, draw = ["base", *(f"spag-{number}" for number in range(1, 21))], 12, random.Random(1)
+    rise, held, newest = 20 * math.log(10) / 400, 0, []
+    for _ in range(reps):
+        matches = [
+            match(one, other, 1 / (1 + math.exp(rise * (names.index(other) - names.index(one)))), draw.randrange(10**9))
+            for one, other in product(names, repeat=2)
+            if one == other or "base" in (one, other)
+        ]
+        last = ratings(matches)[names[-1], Role.ATTACKER]
+        held += last.low <= 20 * 10 <= last.high  # 20 Elo points a stage, against their mean
+        newest.append(sum((elo(matches, names[-1]) or ("", {}))[1].values()) / 2)
+    assert held >= 9, "11 of 12 expected; 2 with a pull that grows with the number of players"
+    assert sum(newest) / reps == pytest.approx(400, abs=50), "300 with such a pull"
+
+
+def test_results_that_contradict_each_other_have_ratings_too() -> None:
+    """The fit takes more than the 100 steps that choix has by default."""
+    draw, rows = random.Random(19), []
+    for one in range(8):
+        for other in draw.sample(range(8), 3):
+            wins = draw.choice([0, 400, 199])
+            ends = {str(Outcome.ATTACKER_WINS): wins, str(Outcome.DEFENDER_WINS): 400 - wins}
+            rows.append({"attacker": f"{one}", "defender": f"{other}", **ends})
+    assert all(map(math.isfinite, WinMatrix.from_json(rows).ratings().values()))
 
 
 @pytest.mark.parametrize("num_words", [2, 5, 20])

@@ -51,6 +51,14 @@ def test_every_line_of_the_console_is_kept_as_plain_text(console: Console, tmp_p
     assert lines_of(tmp_path) == lines
 
 
+def test_a_name_that_is_no_utf8_does_not_end_the_run(tmp_path: Path) -> None:
+    console = Console(file=io.StringIO(), width=40)
+    with printed_on(console) as log:
+        log.open(tmp_path)
+        console.print(Text("runs/\udcff"), soft_wrap=True)
+    assert lines_of(tmp_path)[-1] == "runs/\\udcff"
+
+
 def test_a_live_display_leaves_its_lines_but_not_its_repaints(tmp_path: Path) -> None:
     console = terminal()
     with printed_on(console) as log:

@@ -222,12 +222,14 @@ def test_another_game_has_its_seats_and_its_own_ends_are_counted() -> None:
     assert "spag-1: nash_conv 0.250" in shown(view)
 
 
-@pytest.mark.parametrize("seats", [("player one", "player two"), (HOSTILE, f"[/x]{HOSTILE}"), ("買い手", "売り手")])
+@pytest.mark.parametrize(
+    "seats", [("player one", "player two"), (HOSTILE, f"[/x]{HOSTILE}"), ("買い手", "売り手"), ("", "x")]
+)
 def test_any_names_of_seats_fit(seats: tuple[str, str]) -> None:
     view = view_of(kuhn_lines(), parse_config(KUHN))
     view.game = GameNames("odd", seats, "scenario", guesses=False)
     check_fit(view)
-    assert ("1. breach" in shown(view)) == (seats[0][0] == seats[1][0])
+    assert ("1. breach" in shown(view)) == (seats[0][:1] == seats[1][:1])
 
 
 def test_what_the_run_says_itself_comes_first() -> None:
