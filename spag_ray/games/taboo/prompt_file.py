@@ -122,17 +122,24 @@ def load_template(name: str) -> PromptTemplate:
             raise ConfigError(f"{path}: wording {index} tells the defender the {{target_word}}; take it out")
     if template.speakers.keys() != set(Role):
         raise ConfigError(f"{path}: speakers: give a name to the attacker and to the defender")
-    try:
-        line = template.line.format(speaker="", text=_SAID)
-    except (KeyError, IndexError, ValueError, AttributeError) as error:
-        raise ConfigError(f"{path}: line: {template.line!r} has another mark than {{speaker}} and {{text}}") from error
-    if _SAID not in line:
-        raise ConfigError(f"{path}: line: {template.line!r} has no {{text}}, so nobody would read what was said")
-    if template.style == "lines" and (template.instructions is not None or not template.line.endswith(" {text}")):
-        raise ConfigError(f"{path}: with `style: lines`, `line` ends with ' {{text}}' and there are no instructions")
+    check_line(path, "line", template.line)
+    if template.style == "lines" and not template.line.endswith(" {text}"):
+        raise ConfigError(f"{path}: with `style: lines`, `line` ends with ' {{text}}'")
+    if template.style != "flat" and template.instructions is not None:
+        raise ConfigError(f"{path}: instructions are for `style: flat`: in `{template.style}` nobody would read them")
     if template.instructions is not None and "{target_word}" in template.instructions.defender:
         raise ConfigError(f"{path}: the defender's instruction holds the {{target_word}}; take it out")
     return template
+
+
+def check_line(path: Path, key: str, line: str) -> None:
+    """Raises ConfigError for the line of a turn that cannot be filled, or has no place for what was said."""
+    try:
+        filled_line = line.format(speaker="", text=_SAID)
+    except (KeyError, IndexError, ValueError, AttributeError) as error:
+        raise ConfigError(f"{path}: {key}: {line!r} has another mark than {{speaker}} and {{text}}") from error
+    if _SAID not in filled_line:
+        raise ConfigError(f"{path}: {key}: {line!r} has no {{text}}, so nobody would read what was said")
 
 
 CLAIMS = "I know the word"  # every referee takes a reply with this text for a claim
