@@ -52,8 +52,8 @@ def style_of(config: RunConfig, game: Game) -> str:
 
 
 def scenarios_of(config: RunConfig, game: Game) -> tuple[list[str], list[str]]:
-    """(scenarios to train on, scenarios held out), a function of the seed: disjoint, or, if the game is exhaustive, both
-    of all of them. Raises ConfigError for scenarios that are no list of different texts, and for too few of them."""
+    """(scenarios to train on, scenarios held out), a function of the seed: disjoint, or of an exhaustive game both of
+    all of them. Raises ConfigError for scenarios that are no list of different texts, and for too few of them."""
     every = listed(game)
     if fault := scenarios_fault(every):
         raise ConfigError(f"game.name: {config.game.full_name}: {fault}")
