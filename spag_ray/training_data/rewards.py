@@ -14,8 +14,8 @@ from spag_ray.game.rules import EndReason, Outcome, Role, Verdict, next_role
 from spag_ray.games.taboo.referee.judge import judge
 
 STD_EPSILON = 1e-6
-# (history before the turn, role of the turn, target word, max turns) -> the player's prompt text.
-RenderQuery = Callable[[Sequence[Mapping[str, str]], Role, str, int], str]
+# (texts before the turn, role of the turn, target word, max turns) -> the player's prompt text.
+RenderQuery = Callable[[Sequence[str], Role, str, int], str]
 
 
 def decayed_shares(num_turns: int, decay: float) -> list[float]:
@@ -187,7 +187,7 @@ def to_samples(games: Sequence[Mapping[str, Any]], decay: float, rules: str, ren
     for number, index, sample in rewarded_turns(games, decay, rules):
         if sample["target"]:
             game = games[number]
-            role = Role(sample["role"])
-            query = render_query(game["history"][:index], role, game["target_word"], game["max_turns"])
+            texts = [turn["content"] for turn in game["history"][:index]]
+            query = render_query(texts, Role(sample["role"]), game["target_word"], game["max_turns"])
             rows.append({"query": query, **sample})
     return rows

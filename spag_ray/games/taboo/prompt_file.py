@@ -76,19 +76,20 @@ class PromptTemplate(BaseModel):
         instructions = None if self.instructions is None else told(self.instructions)
         return self.model_copy(update={"wordings": tuple(map(told, self.wordings)), "instructions": instructions})
 
-    def rules(self, role: Role, target_word: str, max_turns: int, wording: int = 0) -> str:
+    def rules(self, role: Role, target_word: str, max_turns: int) -> str:
         """The rules one seat reads; only the attacker's contain the target word."""
-        text = getattr(self.wordings[wording], role)
-        return filled(text, target_word if role is Role.ATTACKER else None, max_turns)
+        return _told(self.wordings[0], role, target_word, max_turns)
 
     def spoken_line(self, role: Role, text: str) -> str:
         """A turn as one line of the style `lines`, or the line's beginning if the turn has no text yet."""
         return self.line.format(speaker=self.speakers[role], text=one_line(text)).rstrip()
 
     def instruction(self, role: Role, target_word: str, max_turns: int) -> str:
-        if self.instructions is None:
-            return ""
-        return filled(getattr(self.instructions, role), target_word if role is Role.ATTACKER else None, max_turns)
+        return "" if self.instructions is None else _told(self.instructions, role, target_word, max_turns)
+
+
+def _told(wording: Wording, role: Role, target_word: str, max_turns: int) -> str:
+    return filled(getattr(wording, role), target_word if role is Role.ATTACKER else None, max_turns)
 
 
 _File = TypeVar("_File", bound=BaseModel)
