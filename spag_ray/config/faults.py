@@ -75,10 +75,7 @@ def _in_words(fault: ErrorDetails) -> str:
         return f"{_GROUP} ({', '.join(keys[:4])}{', ...' * (len(keys) > 4)})"
     if kind in _WORDS:
         return _WORDS[kind].format(**context, s="s" * (context.get("min_length") != 1))
-    for start in ("Value error, ", "Assertion failed, ", "Input "):
-        if fault["msg"].startswith(start):
-            return fault["msg"].removeprefix(start)
-    return fault["msg"]
+    return re.sub("^(?:Value error, |Assertion failed, |Input )", "", fault["msg"])
 
 
 def _kind_in_words(fault: ErrorDetails) -> str:
