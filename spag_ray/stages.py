@@ -35,14 +35,10 @@ class StageKind(StrEnum):
 
 
 _PHASES = {
-    StageKind.EXPERT: "imitation",
-    StageKind.IMITATED: "imitation",
-    StageKind.ROUND: "self_play",
-    StageKind.STREAM: "self_play",
-    StageKind.EVALUATION: "evaluation",
-    StageKind.MATCH: "evaluation",
-    StageKind.PLAY: "play",
-    StageKind.LEARN: "learn",
+    **dict.fromkeys((StageKind.EXPERT, StageKind.IMITATED), "imitation"),
+    **dict.fromkeys((StageKind.ROUND, StageKind.STREAM), "self_play"),
+    **dict.fromkeys((StageKind.EVALUATION, StageKind.MATCH), "evaluation"),
+    **{kind: str(kind) for kind in (StageKind.PLAY, StageKind.LEARN)},
 }
 _ORDER = (StageKind.BASE, StageKind.EXPERT, StageKind.IMITATED, StageKind.ROUND, StageKind.STREAM, StageKind.MATCH)
 _ALONE = frozenset({"base", "expert", "stream", "play"})

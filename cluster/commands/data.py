@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -15,7 +16,7 @@ from spag_ray.game.words import top_words, write_words
 from spag_ray.games.taboo.deck_check import deck_faults
 from spag_ray.games.taboo.deck_file import read_deck
 from spag_ray.games.taboo.decks import read_text
-from spag_ray.games.taboo.game import query_text
+from spag_ray.games.taboo.game import flat_text
 from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.host.whole_files import refuse_existing
 from spag_ray.results.export.files import Format, write_export
@@ -55,7 +56,7 @@ def run_reward(
     if template.style != "flat":
         raise ConfigError(f"--prompts {prompts}: the training-data format holds plain text; use a `flat` template")
     games = read_games(games_file)
-    rows = to_samples(games, decay, rules, lambda *view: query_text(template, *view))
+    rows = to_samples(games, decay, rules, partial(flat_text, template))
     if sft is not None:
         rows = rows + read_sft(sft)
     write_samples(out, rows)

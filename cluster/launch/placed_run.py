@@ -44,6 +44,7 @@ from cluster.types import Progress
 from spag_ray.config.no_effect import few_imitation_steps, slow_dtypes, values_without_effect
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, InputError, StopRequestedError
+from spag_ray.game.game_form import listed
 from spag_ray.game.protocol import ReadsScenarios, guesser_of
 from spag_ray.game.words import read_lines, read_scenarios, read_words
 from spag_ray.games.of_config import Scenarios, game_of, scenarios_of, style_of
@@ -138,8 +139,7 @@ def cards_of(config: RunConfig) -> Deck:
 def any_words(config: RunConfig) -> Scenarios:
     """A scenario of each game, for a Run that plays none: its probe is a prompt."""
     return {
-        each.game.full_name: ["word"] if each.game.has_cards else list(game_of(each).scenarios())[:1]
-        for each in config.each_game
+        each.game.full_name: ["word"] if each.game.has_cards else listed(game_of(each))[:1] for each in config.each_game
     }
 
 
@@ -197,7 +197,7 @@ def words_of_file(config: RunConfig, path: Path) -> Scenarios:
         return {name: read_words(path)}
     if isinstance(game, ReadsScenarios):
         return {name: [game.scenario_of(text) for text in read_lines(path, "scenario")]}
-    return {name: read_scenarios(path, list(game.scenarios()), name)}
+    return {name: read_scenarios(path, listed(game), name)}
 
 
 @contextlib.contextmanager

@@ -30,9 +30,6 @@ class EngineRange(Part):
         return self
 
 
-KINDS_OF_NUMBER = ("number", "range")  # pydantic names them in the place of an error; they are no keys
-
-
 def _kind_of(value: Any) -> str:
     """So that an error is one of the kind that was meant."""
     return "range" if isinstance(value, Mapping | EngineRange) else "number"

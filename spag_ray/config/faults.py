@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import get_args
 
 from pydantic import AliasChoices, BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from spag_ray.config.engine import KINDS_OF_NUMBER
 from spag_ray.config.parts import Part
 from spag_ray.errors import meant, nearest
 
@@ -38,16 +38,21 @@ _WORDS = {
     "dict_type": _GROUP,
     "model_type": _GROUP,
 }
-# What pydantic appends to a key whose value may also be `auto`: the kind of value that was tried.
-_KINDS_BESIDE_AUTO = ("constrained-int", "bool")
+# What pydantic calls the kinds of values that a key takes one of.
+_KINDS = ("bool", "int", "float", "str", "constrained-int", "literal['auto']")
 _MAX_GOT = 200  # characters of a value that is repeated
 
 
 def first_fault(error: ValidationError, model: type[BaseModel]) -> tuple[str, str]:
     """(key, what is wrong with it) of the first fault, in one line; an empty key for the whole. `model`: of the
     settings, whose keys are suggested for one that is unknown."""
-    fault = error.errors()[0]
-    loc = [part for part in fault["loc"] if part not in (*KINDS_OF_NUMBER, *_KINDS_BESIDE_AUTO)]
+    fault, *others = error.errors()
+    # After a key that takes values of several kinds, pydantic names the kind that it tried, each in a fault of its own.
+    loc = [part for before, part in pairwise((None, *fault["loc"])) if before != "num_engines"]
+    is_kind = fault["loc"][-1:] and fault["loc"][-1] in _KINDS and fault["type"] != "extra_forbidden"
+    kinds = [each for each in others if is_kind and each["loc"] in [(*fault["loc"][:-1], kind) for kind in _KINDS]]
+    if kinds:
+        del loc[-1]
     if loc[:2] == ["game", 0]:  # short for a list of one
         del loc[1]
     key = ".".join(map(str, loc))
@@ -55,9 +60,7 @@ def first_fault(error: ValidationError, model: type[BaseModel]) -> tuple[str, st
         known = list(_known_keys(model.model_fields))
         same_leaf = [other for other in known if other.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
         return "", f"unknown key {key!r}; the nearest known one is {nearest(key, same_leaf or known, cutoff=0.0)!r}"
-    message = " ".join(_in_words(fault).split())
-    if fault["loc"][-1:] and fault["loc"][-1] in _KINDS_BESIDE_AUTO:
-        message += ", or auto"
+    message = " ".join(", or ".join([_in_words(fault), *map(_kind_in_words, kinds)]).split())
     is_secret = fault["loc"][1:2] == ("env",) or "'env'" in repr(fault["input"])  # values of environment variables
     is_group = isinstance(fault["input"], Mapping) and fault["type"] in ("value_error", "assertion_error")
     if not key or is_secret or is_group:
@@ -72,10 +75,12 @@ def _in_words(fault: ErrorDetails) -> str:
         return f"{_GROUP} ({', '.join(keys[:4])}{', ...' * (len(keys) > 4)})"
     if kind in _WORDS:
         return _WORDS[kind].format(**context, s="s" * (context.get("min_length") != 1))
-    for start in ("Value error, ", "Assertion failed, ", "Input "):
-        if fault["msg"].startswith(start):
-            return fault["msg"].removeprefix(start)
-    return fault["msg"]
+    return re.sub("^(?:Value error, |Assertion failed, |Input )", "", fault["msg"])
+
+
+def _kind_in_words(fault: ErrorDetails) -> str:
+    """What else the value may be."""
+    return _in_words(fault).removeprefix("should be ").strip("'")
 
 
 def _meant_choice(fault: ErrorDetails) -> str:

@@ -152,7 +152,12 @@ def _of_objective(config: RunConfig) -> list[_Rule]:
             "objective.information_gain",
             "objective.listener objective.gain_of objective.gain_clip objective.gain_event objective.gain_seats",
         ),
-        (objective.role_weights == "none", "objective.role_weights", "objective.role_weight_cap"),
+        # With an estimator's `none` winners' games are imitated with balanced roles, and this cap.
+        (
+            objective.role_weights == "none" and (objective.advantage == "spag" or not config.imitation.enabled),
+            "objective.role_weights",
+            "objective.role_weight_cap",
+        ),
     ]
 
 
@@ -227,6 +232,7 @@ def _of_running(config: RunConfig) -> list[_Rule]:
         (config.schedule != "stream", "schedule", f"{of_stream} checkpoint.every_versions"),
         (not config.checkpoint.enabled, "checkpoint.enabled", " ".join(of_checkpoints)),
         (not engine.num_gpus, "engine.num_gpus", "engine.gpu_memory_utilization"),
+        (engine.num_gpus > 0, "engine.num_gpus", "engine.kv_cache_gib"),
         (is_plain, "engine.kind", "engine.kv_cache_gib engine.gpu_memory_utilization"),
         # Other parts of the program count an engine's turns by it.
         (
@@ -237,6 +243,8 @@ def _of_running(config: RunConfig) -> list[_Rule]:
         (has_no_template, "prompts", "chat_template_kwargs"),
         (config.render != "varied", "render", "varied_prompts"),
         (config.words.source != "deck", "words.source", "words.max_held_out_difficulty"),
+        (config.words.source == "textarena", "words.source", "words.deck"),
+        (not config.needs_cards, "no player and no list of words needs cards", "words.deck words.max_difficulty"),
         (not config.league.past_share, "league.past_share", _PAST),
         (not evaluation.games, "evaluation.games", "evaluation.base_games evaluation.engines"),
         (not evaluation.against, "evaluation.against is empty", "evaluation.against_games"),

@@ -64,12 +64,8 @@ def url_fault(model: str) -> str | None:
 lists"
     """
     url, _, served = model.partition("#")
-    if served:
-        return None
-    return (
-        f"which of the server's models? Write http://HOST:PORT/v1#MODEL, with the name that {url.rstrip('/')}/models "
-        "lists"
-    )
+    told = f"Write http://HOST:PORT/v1#MODEL, with the name that {url.rstrip('/')}/models lists"
+    return None if served else f"which of the server's models? {told}"
 
 
 class LeagueConfig(Part):

@@ -248,7 +248,8 @@ class RunConfig(Part):
                 reason = error.errors()[0]["msg"].removeprefix("Value error, ")
                 raise ValueError(f"{key}.objective: {reason}") from None
             except ValueError as error:
-                raise ValueError(re.sub(r"\bgame\.(\w+)", rf"{key}.\1", str(error))) from None
+                keys = "|".join(SharedGame.model_fields)
+                raise ValueError(re.sub(rf"\bgame\.({keys})\b", rf"{key}.\1", str(error))) from None
 
     def _check_game(self, each: RunConfig) -> None:
         """Of one of this run's games."""

@@ -196,6 +196,12 @@ def asking(game: object, method: str, history: History, scenario: str) -> Iterat
         raise _wrong(game, method, raised, f"{where}, history {list(history)!r:.200}") from error
 
 
+def listed(game: Game) -> list[str]:
+    """All scenarios of the game."""
+    with asking(game, "scenarios", (), ""):
+        return list(game.scenarios())
+
+
 def fact_of(game: Guessing, scenario: str) -> str:
     """What is hidden from the seat that guesses."""
     with asking(game, "fact", (), scenario):

@@ -19,10 +19,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from spag_ray.errors import InputError
-from spag_ray.game.game_form import has_turns_left
+from spag_ray.game.game_form import asking, has_turns_left, listed
 from spag_ray.game.protocol import Decision, Ruling, seat_to_move
 
 MOST_NODES = 200_000
+MOST_TURNS = 300  # of one game: the tree is walked by recursion
 ROUNDED = 1e-4  # records have six digits of each probability
 _NOT_LEGAL = "\0"  # what nobody may say
 
@@ -120,13 +121,13 @@ class _Node:
 
 class GameTree:
     """The tree of a game of `legal` replies. Raises InputError for one with more than MOST_NODES turns, one without
-    payoffs, and one in which a seat forgets what it did."""
+    payoffs, one in which a seat forgets what it did, and what the game raises (`asking`)."""
 
     def __init__(self, game: Any) -> None:
         self._game = game
         self._num_nodes = 0
         found: dict[tuple[object, ...], _Place] = {}  # by the seat and what it reads
-        self._roots = [self._grown(scenario, (), ((), ()), found) for scenario in game.scenarios()]
+        self._roots = [self._grown(scenario, (), ((), ()), found) for scenario in listed(game)]
         self.places = sorted(found.values(), key=lambda place: game.order_of(place.decision))
         for number, place in enumerate(self.places):
             place.number = number
@@ -138,38 +139,43 @@ class GameTree:
         own: tuple[tuple[_Step, ...], ...],
         found: dict[tuple[object, ...], _Place],
     ) -> _Node | Payoffs:
-        ruling = self._game.rule(history, scenario) if history else None
+        ruling = self._asked("rule", history, scenario) if history else None
         if ruling is not None:
             return self._paid(ruling)
         if not has_turns_left(self._game, history, scenario):
             return 0.0, 0.0  # as arenas end it (game_form.py)
         self._num_nodes += 1
-        if self._num_nodes > MOST_NODES:
+        if self._num_nodes > MOST_NODES or len(history) > MOST_TURNS:
             raise InputError(
-                f"{type(self._game).__name__}: more than {MOST_NODES:,} turns; it is too large to be solved"
+                f"{type(self._game).__name__}: more than {MOST_NODES:,} turns, or {MOST_TURNS} in one game; it is too "
+                "large to be solved"
             )
-        seat = seat_to_move(self._game, history, scenario)
-        decision = Decision(history, scenario, tuple(self._game.legal(history, scenario)))
+        with asking(self._game, "to_move", history, scenario):
+            seat = seat_to_move(self._game, history, scenario)
+        decision = Decision(history, scenario, tuple(self._asked("legal", history, scenario)))
         if not decision.replies or len({*decision.replies}) < len(decision.replies):
             raise InputError(
                 f"{type(self._game).__name__}.legal returns {list(decision.replies)!r:.100} after {list(history)} "
                 f"({scenario}); give every reply once, at least one"
             )
-        read = self._game.messages(seat, history, scenario)
-        key = (seat, *(each["content"] for each in read))
+        key = (seat, *(each["content"] for each in self._asked("messages", history, scenario, seat)))
         place = found.setdefault(key, _Place(decision, seat, own[seat]))
         if place.own != own[seat] or place.decision.replies != decision.replies:
             raise InputError(
                 f"{type(self._game).__name__}: after {list(history)} ({scenario}) a seat reads what it has read after "
                 f"{list(place.decision.history)} ({place.decision.scenario}), but did other things or may do others"
             )
-        node = _Node(place, {}, self._paid(self._game.rule((*history, _NOT_LEGAL), scenario)))
+        node = _Node(place, {}, self._paid(self._asked("rule", (*history, _NOT_LEGAL), scenario)))
         place.nodes.append(node)
         for reply in decision.replies:
             step = (*own[seat], _Step(place, reply))
             steps = (step, own[1]) if seat == 0 else (own[0], step)
             node.children[reply] = self._grown(scenario, (*history, reply), steps, found)
         return node
+
+    def _asked(self, method: str, history: tuple[str, ...], scenario: str, *seat: int) -> Any:
+        with asking(self._game, method, history, scenario):
+            return getattr(self._game, method)(*seat, history, scenario)
 
     def _paid(self, ruling: Ruling | None) -> Payoffs:
         payoffs = None if ruling is None else ruling.payoffs

@@ -19,7 +19,7 @@ from functools import cached_property
 from cachetools import LRUCache
 
 from spag_ray.errors import ConfigError, InputError, ModelError
-from spag_ray.game.game_form import asking
+from spag_ray.game.game_form import asking, fact_of
 from spag_ray.game.protocol import Game, Guessing, Message, marks_of, seat_of, seat_to_move, seats_of
 from spag_ray.game.rules import Role
 from spag_ray.game.turn import Turn, after_thought, without_thought
@@ -200,7 +200,7 @@ class Renderer:
 
     def claim_of(self, scenario: str) -> Claim:
         """`claim` of the fact that a scenario hides."""
-        return self.claim(self.game.fact(scenario) if isinstance(self.game, Guessing) else scenario)
+        return self.claim(fact_of(self.game, scenario) if isinstance(self.game, Guessing) else scenario)
 
     def spoken(self, word: str) -> Spoken:
         """The tokens that would say this word in a reply."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from spag_ray.errors import InputError
+from spag_ray.host.whole_files import refuse_existing, write_atomically
 
 WordOrder = Literal["shuffled", "progress"]
 # A word's weight with `progress` is LEAST_WEIGHT plus its spread, which is UNKNOWN_SPREAD until games of it have ended.
@@ -87,12 +88,10 @@ def read_lines(path: str | Path, what: str, folded: Callable[[str], str] = str) 
 
 
 def write_words(path: str | Path, words: Sequence[str]) -> None:
-    """One word a line, UTF-8; refuses to overwrite."""
+    """One word a line, UTF-8, all of them or none; refuses to overwrite."""
+    refuse_existing(Path(path))
     try:
-        with open(path, "x", encoding="utf-8") as file:
-            file.writelines(f"{word}\n" for word in words)
-    except FileExistsError:
-        raise InputError(f"{path} exists and is not overwritten; remove it or choose another name") from None
+        write_atomically(Path(path), "".join(f"{word}\n" for word in words))
     except OSError as error:
         raise InputError(f"{path}: cannot write the word list ({error}); check the folder") from error
 

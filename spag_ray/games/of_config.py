@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, meant
-from spag_ray.game.game_form import scenarios_fault, split_scenarios
+from spag_ray.game.game_form import listed, scenarios_fault, split_scenarios
 from spag_ray.game.protocol import Game, Scripted, strategies_of
 from spag_ray.game.renderer import Renderer
 from spag_ray.game.styles import game_renderer
@@ -52,14 +52,14 @@ def style_of(config: RunConfig, game: Game) -> str:
 
 
 def scenarios_of(config: RunConfig, game: Game) -> tuple[list[str], list[str]]:
-    """(scenarios to train on, scenarios held out), a function of the seed: disjoint, or both all of them if the game is
-    exhaustive. Raises ConfigError for scenarios that are no list of different texts, and for too few of them."""
-    every = list(game.scenarios())
+    """(scenarios to train on, scenarios held out), a function of the seed: disjoint, or of an exhaustive game both of
+    all of them. Raises ConfigError for scenarios that are no list of different texts, and for too few of them."""
+    every = listed(game)
     if fault := scenarios_fault(every):
         raise ConfigError(f"game.name: {config.game.full_name}: {fault}")
     if game.is_exhaustive:
         shuffled, _ = split_scenarios(every, config.seed, 0)
-        return shuffled, shuffled
+        return shuffled[: config.words.num_train], shuffled
     num_held_out = config.words.num_held_out
     if len(every) <= num_held_out:
         raise ConfigError(

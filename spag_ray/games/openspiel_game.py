@@ -40,19 +40,11 @@ class Wording:
     tells_moves: bool = True
 
 
-def _kuhn(information: str, _: int) -> str:
-    return f"You have the {_RANKS[int(information[0])]}"
-
-
 def _leduc(information: str, _: int) -> str:
     own, table = (re.search(rf"{name}: (\d)", information) for name in ("Private", "Public"))
     assert own is not None
     shown = f"; on the table is the {_RANKS[int(table[1]) // 2]}" if table else ""
     return f"You have the {_RANKS[int(own[1]) // 2]}{shown}"
-
-
-def _dice(information: str, _: int) -> str:
-    return f"You rolled {' '.join(information.split()[0])}"
 
 
 def _goofspiel(information: str, seat: int) -> str:
@@ -67,7 +59,7 @@ WORDINGS = {
     "kuhn_poker": Wording(
         "Kuhn poker, one chip each: the King beats the Queen, the Queen beats the Jack. To pass after a bet is to "
         "fold.",
-        _kuhn,
+        lambda information, _: f"You have the {_RANKS[int(information[0])]}",
     ),
     "leduc_poker": Wording(
         "Leduc poker, two rounds of bets: a card like the one on the table wins; else the King beats the Queen, the "
@@ -77,7 +69,7 @@ WORDINGS = {
     "liars_dice": Wording(
         "Liar's dice. The bid 2-3 says that at least two of all dice show a three or the highest number, which counts "
         "as any. Bid more, or say liar.",
-        _dice,
+        lambda information, _: f"You rolled {' '.join(information.split()[0])}",
     ),
     "goofspiel": Wording(
         "Goofspiel. For each prize both players play a card in secret; the higher one wins it. Most points win.",

@@ -34,7 +34,7 @@ from spag_ray.game.rules import MAX_END_REASON
 
 REMEDY = "pip install --no-deps -r requirements/textarena.txt, or the extra `textarena`"
 NUM_SEEDS = 1000
-NUM_STATES = 4096  # what is remembered of positions
+NUM_STATES = 1024  # what is remembered of positions: up to 50 KiB each, the messages of a long game
 NUM_SEATS = 65536  # who moves is remembered longer: it is asked for every turn of a history
 NUM_TABLES = 128  # environments that can be stepped at once
 DEFAULT_TURNS = 50  # of each seat, in an environment without a limit of its own

@@ -20,7 +20,7 @@ from spag_ray.episodes.episode import Episode
 from spag_ray.errors import ConfigError
 from spag_ray.game.rules import Role
 from spag_ray.game.turn import Turn
-from spag_ray.games.taboo.prompt_file import filled, read_prompts
+from spag_ray.games.taboo.prompt_file import check_line, filled, read_prompts
 from spag_ray.tokens import PUBLISHED_MAX_TOKENS, Tokenizer, published_ids
 
 Piece = Literal["{rules}", "{dialogue}", "{task}"]
@@ -71,6 +71,10 @@ def load_varied(name: str) -> VariedPrompts:
         raise ConfigError(f"{path}: the attacker's task never tells the {{target_word}}; add it")
     if "{target_word}" in prompts.tasks[Role.DEFENDER] or any("{target_word}" in text for text in prompts.wordings):
         raise ConfigError(f"{path}: the defender's task or a wording holds the {{target_word}}; take it out")
+    for number, layout in enumerate(prompts.layouts):
+        check_line(path, f"layouts.{number}.line", layout.line)
+        if len({*layout.pieces}) < len(layout.pieces):
+            raise ConfigError(f"{path}: layouts.{number}.pieces: {', '.join(layout.pieces)}; give each of them once")
     return prompts
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,8 +15,8 @@ from spag_ray.game.rules import EndReason, Outcome, Role, Verdict, next_role
 from spag_ray.games.taboo.referee.judge import judge
 
 STD_EPSILON = 1e-6
-# (history before the turn, role of the turn, target word, max turns) -> the player's prompt text.
-RenderQuery = Callable[[Sequence[Mapping[str, str]], Role, str, int], str]
+# (texts before the turn, role of the turn, target word, max turns) -> the player's prompt text.
+RenderQuery = Callable[[Sequence[str], Role, str, int], str]
 
 
 def decayed_shares(num_turns: int, decay: float) -> list[float]:
@@ -107,26 +108,22 @@ class MeanPayoffs:
 
     def __init__(self, by_scenario: bool = False) -> None:
         self._by_scenario = by_scenario
-        # {(scenario, or None for all, role): (games that paid it, the sum of what they paid)}
-        self._paid: dict[tuple[str | None, Role], tuple[int, float]] = {}
+        self._paid: dict[tuple[str | None, Role], list[float]] = defaultdict(list)  # by scenario, None for all
 
     def add(self, scenario: str, results: Results) -> None:
         """Add a game."""
-        groups: tuple[str | None, ...] = (None, scenario) if self._by_scenario else (None,)
         for role, value in results.items():
             if value is not None:
-                for group in groups:
-                    count, total = self._paid.get((group, role), (0, 0.0))
-                    self._paid[group, role] = count + 1, total + value
+                for group in {None, scenario if self._by_scenario else None}:
+                    self._paid[group, role].append(value)
 
     def expected(self, scenario: str) -> dict[Role, float]:
         """What a game of this scenario pays each role on average; 0 where no game paid."""
         means = {}
         for role in Role:
-            count, total = self._paid.get((scenario, role), (0, 0.0))
-            if count < 2:
-                count, total = self._paid.get((None, role), (1, 0.0))
-            means[role] = total / count
+            own, every = (self._paid.get((group, role), [0.0]) for group in (scenario, None))
+            paid_to = own if len(own) > 1 else every
+            means[role] = sum(paid_to) / len(paid_to)
         return means
 
 
@@ -187,7 +184,7 @@ def to_samples(games: Sequence[Mapping[str, Any]], decay: float, rules: str, ren
     for number, index, sample in rewarded_turns(games, decay, rules):
         if sample["target"]:
             game = games[number]
-            role = Role(sample["role"])
-            query = render_query(game["history"][:index], role, game["target_word"], game["max_turns"])
+            texts = [turn["content"] for turn in game["history"][:index]]
+            query = render_query(texts, Role(sample["role"]), game["target_word"], game["max_turns"])
             rows.append({"query": query, **sample})
     return rows

@@ -95,9 +95,7 @@ class TabooGame:
     def messages(self, seat: int, history: History, scenario: str) -> Sequence[Message]:
         template, role = self.template, SEATS[seat]
         if template.style == "flat":
-            said = [(next_role(place), text) for place, text in enumerate(history)]
-            text = flat_text(template, said, role, scenario, self.max_turns)
-            return [{"role": "user", "content": text}]
+            return [{"role": "user", "content": flat_text(template, history, role, scenario, self.max_turns)}]
         texts = list(history)
         rules = template.rules(role, scenario, self.max_turns)
         if template.style == "lines":
@@ -144,24 +142,10 @@ def taboo_renderer(template: PromptTemplate, tokenizer: Tokenizer, max_turns: in
     return game_renderer(TabooGame(template, max_turns), tokenizer, template.style)
 
 
-def query_text(
-    template: PromptTemplate, history: Sequence[Mapping[str, str]], role: Role, target_word: str, max_turns: int
-) -> str:
-    """The prompt of a turn of a game in the published format, for the field "query" of training data."""
-    said = [(Role(turn["role"]), turn["content"]) for turn in history]
-    return flat_text(template, said, role, target_word, max_turns)
-
-
-def flat_text(
-    template: PromptTemplate, said: Sequence[tuple[Role, str]], role: Role, target_word: str, max_turns: int
-) -> str:
-    """The layout `flat`: rules, dialogue and instruction."""
-    pieces = [template.rules(role, target_word, max_turns) + template.separator]
-    if said:
-        pieces.append(template.history_title)
-        for speaker, text in said:
-            pieces.append("\n" + template.line.format(speaker=template.speakers[speaker], text=text))
-    else:
-        pieces.append(template.empty_history)
-    pieces.append(template.separator + template.instruction(role, target_word, max_turns) + "\n")
-    return "".join(pieces)
+def flat_text(template: PromptTemplate, history: History, role: Role, target_word: str, max_turns: int) -> str:
+    """The layout `flat`: rules, dialogue and instruction. Also the "query" of training data."""
+    speakers = [template.speakers[next_role(place)] for place in range(len(history))]
+    lines = [template.line.format(speaker=each, text=text) for each, text in zip(speakers, history, strict=True)]
+    dialogue = "\n".join([template.history_title, *lines]) if lines else template.empty_history
+    around = template.rules(role, target_word, max_turns), template.instruction(role, target_word, max_turns)
+    return f"{around[0]}{template.separator}{dialogue}{template.separator}{around[1]}\n"

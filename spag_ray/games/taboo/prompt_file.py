@@ -76,19 +76,20 @@ class PromptTemplate(BaseModel):
         instructions = None if self.instructions is None else told(self.instructions)
         return self.model_copy(update={"wordings": tuple(map(told, self.wordings)), "instructions": instructions})
 
-    def rules(self, role: Role, target_word: str, max_turns: int, wording: int = 0) -> str:
+    def rules(self, role: Role, target_word: str, max_turns: int) -> str:
         """The rules one seat reads; only the attacker's contain the target word."""
-        text = getattr(self.wordings[wording], role)
-        return filled(text, target_word if role is Role.ATTACKER else None, max_turns)
+        return _told(self.wordings[0], role, target_word, max_turns)
 
     def spoken_line(self, role: Role, text: str) -> str:
         """A turn as one line of the style `lines`, or the line's beginning if the turn has no text yet."""
         return self.line.format(speaker=self.speakers[role], text=one_line(text)).rstrip()
 
     def instruction(self, role: Role, target_word: str, max_turns: int) -> str:
-        if self.instructions is None:
-            return ""
-        return filled(getattr(self.instructions, role), target_word if role is Role.ATTACKER else None, max_turns)
+        return "" if self.instructions is None else _told(self.instructions, role, target_word, max_turns)
+
+
+def _told(wording: Wording, role: Role, target_word: str, max_turns: int) -> str:
+    return filled(getattr(wording, role), target_word if role is Role.ATTACKER else None, max_turns)
 
 
 _File = TypeVar("_File", bound=BaseModel)
@@ -122,17 +123,24 @@ def load_template(name: str) -> PromptTemplate:
             raise ConfigError(f"{path}: wording {index} tells the defender the {{target_word}}; take it out")
     if template.speakers.keys() != set(Role):
         raise ConfigError(f"{path}: speakers: give a name to the attacker and to the defender")
-    try:
-        line = template.line.format(speaker="", text=_SAID)
-    except (KeyError, IndexError, ValueError, AttributeError) as error:
-        raise ConfigError(f"{path}: line: {template.line!r} has another mark than {{speaker}} and {{text}}") from error
-    if _SAID not in line:
-        raise ConfigError(f"{path}: line: {template.line!r} has no {{text}}, so nobody would read what was said")
-    if template.style == "lines" and (template.instructions is not None or not template.line.endswith(" {text}")):
-        raise ConfigError(f"{path}: with `style: lines`, `line` ends with ' {{text}}' and there are no instructions")
+    check_line(path, "line", template.line)
+    if template.style == "lines" and not template.line.endswith(" {text}"):
+        raise ConfigError(f"{path}: with `style: lines`, `line` ends with ' {{text}}'")
+    if template.style != "flat" and template.instructions is not None:
+        raise ConfigError(f"{path}: instructions are for `style: flat`: in `{template.style}` nobody would read them")
     if template.instructions is not None and "{target_word}" in template.instructions.defender:
         raise ConfigError(f"{path}: the defender's instruction holds the {{target_word}}; take it out")
     return template
+
+
+def check_line(path: Path, key: str, line: str) -> None:
+    """Raises ConfigError for the line of a turn that cannot be filled, or has no place for what was said."""
+    try:
+        filled_line = line.format(speaker="", text=_SAID)
+    except (KeyError, IndexError, ValueError, AttributeError) as error:
+        raise ConfigError(f"{path}: {key}: {line!r} has another mark than {{speaker}} and {{text}}") from error
+    if _SAID not in filled_line:
+        raise ConfigError(f"{path}: {key}: {line!r} has no {{text}}, so nobody would read what was said")
 
 
 CLAIMS = "I know the word"  # every referee takes a reply with this text for a claim

@@ -165,12 +165,32 @@ class Twofold(Pennies):
         return ["heads", "tails", "heads"]
 
 
+class Careless(Pennies):
+    def legal(self, history: Sequence[str], scenario: str) -> Sequence[str]:
+        return {0: ["heads", "tails"]}[len(history)]
+
+
+class Endless(Pennies):
+    max_turns = 10_000
+
+    def messages(self, seat: int, history: Sequence[str], scenario: str) -> Sequence[dict[str, str]]:
+        return [{"role": "user", "content": f"{len(history)}: heads?"}]
+
+    def legal(self, history: Sequence[str], scenario: str) -> Sequence[str]:
+        return ["heads"]
+
+    def rule(self, history: Sequence[str], scenario: str) -> Ruling | None:
+        return None if history[-1] == "heads" else breach((len(history) - 1) % 2, payoffs=(0.0, 0.0))
+
+
 @pytest.mark.parametrize(
     ("game", "said"),
     [
         (Forgets, "but did other things"),
         (Unpaid, "without a payoff"),
         (Speechless, r"Speechless\.legal returns \[\] after \['heads'\] \(coin\); give every reply once, at least one"),
+        (Careless, r"Careless.legal: it raises KeyError: 1 \(test_game_tree.py, line \d+; scenario 'coin', history"),
+        (Endless, "Endless: more than 200,000 turns, or 300 in one game; it is too large to be solved"),
         (Twofold, r"Twofold\.legal returns \['heads', 'tails', 'heads'\] after \[\]"),
     ],
 )

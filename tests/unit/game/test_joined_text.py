@@ -20,7 +20,7 @@ from spag_ray.game.styles import game_renderer
 from spag_ray.game.turn import Turn, one_line
 from spag_ray.game.words import top_words
 from spag_ray.games.kuhn import KuhnPoker
-from spag_ray.games.taboo.game import query_text, taboo_renderer
+from spag_ray.games.taboo.game import flat_text, taboo_renderer
 from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.tokens import begin_ids, holds_a_mark, plain_ids, published_ids, template_ids
 from spag_ray.training_data.replay import episode_from_game, published_samples
@@ -70,8 +70,7 @@ def test_a_flat_prompt_has_the_ids_of_the_whole_text(family: str) -> None:
     renderer = taboo_renderer(template, tokenizer, 5)
     turns = played(renderer, TALK)
     for number, turn in enumerate(turns):
-        history = [{"role": str(each.role), "content": each.text} for each in turns[:number]]
-        whole = query_text(template, history, turn.role, "river", 5)
+        whole = flat_text(template, [each.text for each in turns[:number]], turn.role, "river", 5)
         assert turn.prompt_ids == begin_ids(tokenizer) + tuple(tokenizer.encode(whole, add_special_tokens=False))
 
 
@@ -118,8 +117,7 @@ def test_any_text_of_players_joins_as_in_the_whole(family: str, style: str) -> N
         if style == "chat":
             whole = framed(tokenizer, said, turns[-1].role)
         else:
-            history = [{"role": str(role), "content": text} for role, text in said]
-            query = query_text(template, history, turns[-1].role, "river", 5)
+            query = flat_text(template, texts[:-1], turns[-1].role, "river", 5)
             whole = begin_ids(tokenizer) + template_ids(tokenizer, query)
         assert turns[-1].prompt_ids == whole
 
@@ -147,7 +145,7 @@ def test_a_published_row_and_a_game_of_the_same_texts_have_the_same_ids(family: 
     episode = episode_from_game(game, 0, "file", taboo_renderer(template, tokenizer, 5), "published")
     rows: list[dict[str, Any]] = [
         {
-            "query": query_text(template, history[:number], turn.role, "river", 5),
+            "query": flat_text(template, TALK[:number], turn.role, "river", 5),
             "target": turn.text,
             "reward": 1.0,
             "weight": 1.0,

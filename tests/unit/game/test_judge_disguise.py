@@ -4,6 +4,7 @@ import random
 import string
 import time
 import timeit
+import tracemalloc
 from functools import partial
 
 import pytest
@@ -15,7 +16,7 @@ from spag_ray.game.words import STOP_WORDS, top_words
 from spag_ray.games.taboo.referee.folding import fold
 from spag_ray.games.taboo.referee.judge import find_word, judge
 from spag_ray.games.taboo.referee.skeleton import letters_of
-from spag_ray.games.taboo.referee.word_forms import word_forms
+from spag_ray.games.taboo.referee.word_forms import KEPT, word_forms
 from tests.support.plain_matcher import says
 
 # How "river" or a form of it can be written, and which characters the verdict points at where not at all of them.
@@ -169,6 +170,20 @@ def test_no_two_words_of_the_50_000_are_fragments_of_a_third() -> None:
         and find_word(text := f"Say {first}, {last} or {first} {last}.", fold(text), word)
     ]
     assert not accused
+
+
+def test_the_forms_of_a_long_list_of_words_do_not_fill_the_memory() -> None:
+    words = top_words(300)
+    for word in words[:100]:  # the dictionary is loaded
+        word_forms(word)
+    tracemalloc.start()
+    try:
+        for word in words[100:]:
+            word_forms(word)
+        num_bytes = tracemalloc.get_traced_memory()[0] / 200
+    finally:
+        tracemalloc.stop()
+    assert num_bytes * KEPT < 64 * 2**20
 
 
 def test_a_reply_of_invisible_letters_is_empty() -> None:

@@ -117,7 +117,8 @@ def test_where_no_token_ends_a_line_the_one_that_ends_a_text_does(tiny_model: Pa
     ("style", "change", "fault"),
     [
         ("lines", "line: '{text} said {speaker}'", "with `style: lines`, `line` ends with"),
-        ("lines", "instructions: {attacker: 'Go on.', defender: 'Go on.'}", "with `style: lines`, `line` ends with"),
+        ("lines", "instructions: {attacker: 'Go on.', defender: 'Go on.'}", "in `lines` nobody would read them"),
+        ("chat", "instructions: {attacker: 'Go on.', defender: 'Go on.'}", "in `chat` nobody would read them"),
         ("flat", "line: '- {speaker}:'", "has no {text}"),
         ("flat", "line: '- {who}: {text}'", "has another mark than"),
         ("flat", "line: '- {speaker}: {text} {0}'", "has another mark than"),

@@ -87,6 +87,13 @@ def test_only_the_attacker_is_told_the_word_under_every_prompt() -> None:
         ("You are the {defender}. Write", "It is {target_word}. Write", "takes? it out|take it out"),
         ("separators:", "separatorz:", "separatorz"),
         ("defender: Guest", "guest: Guest", "guest"),
+        ("{speaker}", "{name}", r"layouts.0.line: '- {name}: {text}' has another mark than {speaker} and {text}"),
+        (": {text}", ":", r"layouts.0.line: '- {speaker}:' has no {text}"),
+        (
+            '["{rules}", "{dialogue}", "{task}"]',
+            '["{rules}", "{rules}", "{task}"]',
+            "layouts.0.pieces: .* each of them once",
+        ),
     ],
 )
 def test_a_file_of_ones_own_is_checked(tmp_path: Path, old: str, new: str, fault: str) -> None:

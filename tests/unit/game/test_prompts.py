@@ -14,7 +14,7 @@ from spag_ray.game.renderer import KeptIds
 from spag_ray.game.rules import Role
 from spag_ray.game.styles import game_renderer
 from spag_ray.game.turn import Turn
-from spag_ray.games.taboo.game import TabooGame, query_text, taboo_renderer
+from spag_ray.games.taboo.game import TabooGame, flat_text, taboo_renderer
 from spag_ray.games.taboo.prompt_file import PromptTemplate, Wording, check_guesses, load_template
 from tests.support.families import tokenizer_of
 from tests.support.tiny_model import CHAT_TEMPLATE, make_tiny_model
@@ -40,13 +40,10 @@ def played(renderer: Any, texts: list[str], word: str = "river") -> list[Turn]:
 
 @pytest.mark.parametrize("style", ["chat", "flat"])
 def test_every_wording_tells_the_attacker_the_word_and_the_defender_nothing(style: str) -> None:
-    template = load_template(style)
-    for wording in range(len(template.wordings)):
-        attacker = template.rules(Role.ATTACKER, "walrus", 5, wording) + template.instruction(
-            Role.ATTACKER, "walrus", 5
-        )
-        defender = template.rules(Role.DEFENDER, "walrus", 5, wording) + template.instruction(
-            Role.DEFENDER, "walrus", 5
+    for wording in load_template(style).wordings:
+        template = load_template(style).model_copy(update={"wordings": (wording,)})
+        attacker, defender = (
+            template.rules(role, "walrus", 5) + template.instruction(role, "walrus", 5) for role in Role
         )
         assert "walrus" in attacker
         assert "walrus" not in defender
@@ -101,8 +98,7 @@ def test_the_flat_prompt_as_text_is_the_prompt_as_tokens(tokenizer: Any) -> None
     template = load_template("flat")
     renderer = taboo_renderer(template, tokenizer, 5)
     turns = played(renderer, ["water", "music"])
-    history = [{"role": str(turn.role), "content": turn.text} for turn in turns]
-    text = query_text(template, history, Role.ATTACKER, "river", 5)
+    text = flat_text(template, [turn.text for turn in turns], Role.ATTACKER, "river", 5)
     assert tuple(tokenizer.encode(text, add_special_tokens=False)) == renderer.prompt(turns, Role.ATTACKER, "river")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+import resource
 from collections import Counter
 from pathlib import Path
 
@@ -29,8 +30,19 @@ steps_of_a_run = st.sampled_from(["lease", "done", "give_back", "resume"])
 def test_words_come_back_as_written(tmp_path: Path) -> None:
     write_words(tmp_path / "words.txt", ["river", "na\u00efve", "mother-in-law"])
     assert read_words(tmp_path / "words.txt") == ["river", "na\u00efve", "mother-in-law"]
-    with pytest.raises(InputError, match="not overwritten"):
+    with pytest.raises(InputError, match="nothing is overwritten"):
         write_words(tmp_path / "words.txt", ["cat"])
+
+
+def test_a_full_disk_leaves_no_part_of_a_word_list(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(InputError, match=r"words\.txt: cannot write the word list"):
+            write_words(tmp_path / "words.txt", ["river"] * 5000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from spag_ray.config.loading import load_config, parse_config
 from spag_ray.config.run import RunConfig
-from spag_ray.errors import ConfigError
+from spag_ray.errors import ConfigError, GameError
 from spag_ray.game.rules import Role
 from spag_ray.games.kuhn import KuhnPoker
 from spag_ray.games.of_config import game_of, renderer_of, scenarios_of
@@ -80,6 +80,17 @@ def test_fewer_scenarios_to_train_on_leave_the_held_out_ones_as_they_are() -> No
     few, same = scenarios_of(config_of(words={"num_held_out": 6, "num_train": 3}), Letters())
     assert few == trained[:3]
     assert same == held_out
+    few, every = scenarios_of(config_of(words={"num_train": 3}), KuhnPoker())
+    assert (len(few), len(every)) == (3, 6), "of an exhaustive game, too, which is evaluated on all"
+
+
+def test_scenarios_that_a_game_cannot_list_are_its_fault_in_one_line() -> None:
+    class Forgetful(KuhnPoker):
+        def scenarios(self) -> list[str]:
+            raise KeyError("deals")
+
+    with pytest.raises(GameError, match=r"Forgetful.scenarios: it raises KeyError: 'deals' \(test_of_config.py, line"):
+        scenarios_of(config_of(), Forgetful())
 
 
 def test_an_exhaustive_game_is_evaluated_on_all_that_it_is_trained_on() -> None:

@@ -44,11 +44,13 @@ def test_a_part_that_is_switched_off_is_one_line() -> None:
 def test_what_an_estimator_sets_itself_is_not_named() -> None:
     for settings in (
         {"policies": "separate", "objective": {"advantage": "rloo"}},
+        {"objective": {"advantage": "rloo", "role_weight_cap": 8}},  # of imitation
         {"objective": {"gain_of": "nats"}},
         {"objective": {"gain_event": "reply"}},
     ):
         keys = {line.partition(":")[0] for line in values_without_effect(RunConfig.model_validate(settings))}
-        assert not keys & {"objective.role_weights", "objective.gain_clip", "objective.gain_seats"}, settings
+        own = {f"objective.{key}" for key in ("role_weights", "role_weight_cap", "gain_clip", "gain_seats")}
+        assert not keys & own, settings
 
 
 def test_the_defaults_have_an_effect_or_are_not_mentioned() -> None:
@@ -150,6 +152,13 @@ STREAM = "schedule=stream; self_play.games_per_round=64"
         ("checkpoint.keep_last=5; checkpoint.enabled=false", "checkpoint.enabled is F", "checkpoint.enabled=true"),
         ("checkpoint.every_s=60.0; checkpoint.enabled=false", "checkpoint.enabled is F", "checkpoint.enabled=true"),
         ("engine.gpu_memory_utilization=0.5; engine.num_gpus=0", "engine.num_gpus is 0", "engine.num_gpus=1"),
+        ("engine.kv_cache_gib=2; engine.num_gpus=1", "engine.num_gpus is 1", "engine.num_gpus=0"),
+        ("words.deck=textarena; words.source=textarena", "words.source is textarena", "words.source=deck"),
+        (
+            "words.deck=textarena; words.source=w.txt; imitation.enabled=false",
+            "no player and no list of words needs cards",
+            "imitation.enabled=true",
+        ),
         ("engine.max_num_seqs=8; engine.kind=transformers", "engine.kind is transformers", "engine.kind=vllm"),
         (
             "engine.max_num_seqs=8; engine.kind=transformers",

@@ -43,6 +43,10 @@ def two(**changes: Any) -> RunConfig:
         ({"games": []}, "games: should have at least 1 entries"),
         ({"games": {"name": "kuhn"}}, "games: should be a list"),
         ({"games": [TABOO, KUHN | {"max_turns": 3}]}, "games.1.name: kuhn: games.1.max_turns is for the game `taboo`"),
+        (
+            {"games": [TABOO, KUHN | {"name": "game.py:My", "rules": "published"}]},
+            "games.1.name: game.py:My: games.1.rul",
+        ),
         ({"prompts": "flat"}, "games.1.name: kuhn: prompts is flat, but its messages are written as chat or lines"),
         ({"render": "varied"}, "games.1.name: kuhn: render: varied is for the game `taboo`"),
         ({"preset": "published"}, "games: preset: published is for the game `taboo` alone"),

@@ -27,7 +27,7 @@ from spag_ray.games.taboo.referee.candidates import Candidate, collect
 from spag_ray.games.taboo.referee.folding import FoldedText, fold
 from spag_ray.games.taboo.referee.phrases import FILLER, LEAD, TALK_GOES_ON
 from spag_ray.games.taboo.referee.skeleton import without_accents
-from spag_ray.games.taboo.referee.word_forms import parts_of, word_forms
+from spag_ray.games.taboo.referee.word_forms import KEPT, parts_of, word_forms
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def _is_talk(text: str, end: int) -> bool:
     return after is not None and ("\n" in after.group() or TALK_GOES_ON.match(text, after.end()) is not None)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(KEPT)
 def _as_written(word: str) -> re.Pattern[str]:
     """The target itself, without its inflections; the parts of a compound are joined as one likes."""
     return re.compile(r"(?<![^\W_])" + r"[\s\-]{1,3}".join(map(re.escape, parts_of(word))) + r"(?![^\W_])")

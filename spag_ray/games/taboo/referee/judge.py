@@ -23,7 +23,7 @@ from spag_ray.games.taboo.referee.disguise import find_disguised
 from spag_ray.games.taboo.referee.folding import FoldedText, fold
 from spag_ray.games.taboo.referee.guess import find_claim, names_word
 from spag_ray.games.taboo.referee.skeleton import UNSPACED
-from spag_ray.games.taboo.referee.word_forms import word_forms
+from spag_ray.games.taboo.referee.word_forms import KEPT, word_forms
 
 _UNSPACED = re.compile(f"[{UNSPACED}]")
 _CLAIM = "i know the word! it.{1,8}"  # of the published referee
@@ -221,7 +221,7 @@ def judge_turn_published(content: str, role: Role, target_word: str) -> Ruling |
     return None
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(KEPT)
 def _patterns(target_word: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
     """For a form of the target word anywhere, and for one directly after a claim."""
     from textblob import Word  # slow: it imports nltk

@@ -35,6 +35,7 @@ _BEFORE_MARKED = rf"(?<![^\W_])(?<![{MARK_LETTERS}])"
 _AFTER_MARKED = rf"(?![{MARK_LETTERS}]*[^\W_])"
 _HAS_UNSPACED = re.compile(f"[{UNSPACED}]")
 _ONLY_HAN = re.compile("[\u3400-\u9fff\U00020000-\U0003ffff]+")
+KEPT = 4096  # words: about 7 KiB each, in every process that judges, and a list may have 50,000
 _IN_USE = 2.5  # Zipf: three times in ten million words
 _SHORT_IN_USE = 4.3  # of two letters, which are often only a part of words: twenty in a million
 
@@ -59,7 +60,7 @@ class WordForms:
     short_cores: tuple[str, ...]
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(KEPT)
 def word_forms(word: str) -> WordForms:
     """The word with all its inflections. In a compound, the first or the last part is inflected."""
     parts = parts_of(word)
@@ -149,7 +150,7 @@ def is_whole_word(letters: str) -> bool:
 _IRREGULAR = {"person": ("people",), "people": ("person", "persons")}  # which the dictionary does not join
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(KEPT)
 def inflections(word: str) -> frozenset[str]:
     """All inflections of a single folded word, including the word itself.
 
