@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from actors.models import resolve_model
 from cluster.checks.check_results import CheckResult
@@ -42,7 +42,7 @@ def run_doctor(config: RunConfig, folder: Path, console: Console) -> bool:
     for result in _results(config, folder):
         num_failed += result.status == "fail"
         colour = {"pass": "green", "warn": "yellow", "fail": "red"}[result.status]
-        console.print(f"[{colour}]{result.status}[/]  {result.check:<14}{escape(result.text)}", soft_wrap=True)
+        console.print(Text.assemble((result.status, colour), f"  {result.check:<14}{result.text}"), soft_wrap=True)
     console.print("all checks passed" if not num_failed else f"{num_failed} check{'s' * (num_failed > 1)} failed")
     return not num_failed
 
