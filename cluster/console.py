@@ -252,7 +252,7 @@ def launch(
             f"a run named {name} is already running here; attach to it, stop it, or name the folder differently"
         )
     started = ray.remote(start).options(num_cpus=0)
-    for warning in get(started.remote(to_yaml(settings), str(run_dir), resume), LAUNCH_WITHIN_S):
+    for warning in get(started.remote(to_yaml(settings, for_elsewhere=True), str(run_dir), resume), LAUNCH_WITHIN_S):
         print(f"warning: {warning}")
     return attach(run=name)
 
