@@ -7,6 +7,7 @@ nodes     versions, paths, packages, ...   from each node's own report (node_rep
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from cluster.checks.preflight import (
     check_words,
     in_a_process,
 )
-from cluster.launch.placed_run import cards_of, every_words, idle_values
+from cluster.launch.placed_run import any_words, cards_of, every_words, idle_values
 from cluster.planning.memory import GIB
 from cluster.runtime.ray_session import address_of, ray_session
 from spag_ray.config.run import RunConfig
@@ -59,6 +60,8 @@ def _results(config: RunConfig, folder: Path) -> Iterator[CheckResult]:
             yield CheckResult("words", "pass", told)
     except Exception as error:
         cards, words = {}, {name: ["word"] for name in config.game_names}
+        with contextlib.suppress(Exception):  # a game that cannot be made fails the check of the prompts
+            words = any_words(config)
         held_out = words
         yield _failed("words", error)
     yield _checked("files", "every file that the configuration names can be read", lambda: check_files(config))

@@ -28,6 +28,7 @@ from cluster.planning.model_size import ModelSize
 from cluster.types import Node, NodeResources
 from spag_ray.config.loading import load_config, parse_config
 from spag_ray.config.run import RunConfig
+from spag_ray.games.kuhn import KuhnPoker
 from tests.support.runs import tiny_run
 
 HERE = NodeReport("here", {"torch": "2.13.0", "cuda": ""}, {}, True, (), "", 2**34, 2**30, None)
@@ -70,6 +71,23 @@ def test_a_package_that_a_check_cannot_import_is_a_failed_check(
     assert failed.pop("object store")
     checks = ("files", "imports", "model", "prompts", "saving")
     assert failed == dict.fromkeys(checks, f"{type(error).__name__}: no nltk")
+
+
+def test_a_games_own_fault_is_not_looked_for_in_a_scenario_that_it_does_not_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "some.py").write_text(
+        "from spag_ray.games.kuhn import KuhnPoker\nclass Some(KuhnPoker):\n    is_exhaustive = False\n"
+    )
+    checked: list[Any] = []
+    monkeypatch.setattr(doctor, "in_a_process", lambda check, *given, **_: checked.append(given))
+    monkeypatch.setattr(doctor, "check_imports", lambda _: None)
+    settings = {"game": {"name": f"{tmp_path}/some.py:Some"}, "words": {"num_held_out": 100}, "prompts": "lines"}
+    config = parse_config({**settings, "cluster": {"object_store_gib": 9000}})
+    (fault, *_) = doctor._results(config, tmp_path)
+    assert "words.num_held_out is 100" in fault.text
+    scenarios = [given[2] for given in checked if len(given) == 5]
+    assert scenarios == [{config.game.full_name: list(KuhnPoker().scenarios()[:1])}]
 
 
 def test_what_a_check_says_is_printed_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
