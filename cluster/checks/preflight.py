@@ -145,6 +145,13 @@ def check_model(config: RunConfig, model: str, words: Sequence[str], trains: boo
         check_packable(settings, planned.learner.microbatch_tokens)
 
 
+def check_players(config: RunConfig, models: Sequence[str], words: Scenarios) -> None:
+    """`check_model` for models that only play."""
+    for model in models:
+        for each in config.each_game:
+            check_model(each, model, words[each.game.full_name], trains=False)
+
+
 def check_rows(config: RunConfig, model: str) -> None:
     """Refuses a row of training or instruction data, or a game of a file, that no micro-batch holds: the step that
     draws it would end the run, days after its start."""

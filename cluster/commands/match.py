@@ -12,7 +12,7 @@ from rich.console import Console
 
 from actors.endpoint_policy import check_endpoint
 from actors.models import resolve_model
-from cluster.checks.preflight import check_model, check_played_in_turn, check_playing, check_words, in_a_process
+from cluster.checks.preflight import check_played_in_turn, check_players, check_playing, check_words, in_a_process
 from cluster.launch.placed_run import cards_of, every_words, placed_run, watch_run, words_of_file
 from cluster.monitor.tables import comparison_lines, guess_tables, match_tables
 from cluster.monitor.terminal import say
@@ -131,9 +131,7 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
     if config.plays_in_turn:
         for folder in folders:
             check_played_in_turn(folder)
-    for folder in dict.fromkeys(seat.folder or model for seat in in_seats):
-        for each in config.each_game:
-            in_a_process(check_model, each, folder, held_out[each.game.full_name], False)  # nothing is trained
+    in_a_process(check_players, config, list(dict.fromkeys(seat.folder or model for seat in in_seats)), held_out)
     for seat in in_seats:
         if seat.endpoint is not None:
             check_endpoint(seat.endpoint)

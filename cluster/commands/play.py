@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from actors.models import resolve_model
-from cluster.checks.preflight import check_model, check_playing, check_words, in_a_process
+from cluster.checks.preflight import check_players, check_playing, check_words, in_a_process
 from cluster.launch.placed_run import cards_of, every_words, placed_run, watch_run, words_of_file
 from cluster.monitor.terminal import say
 from cluster.planning.placement import with_room_for_engines
@@ -31,10 +31,9 @@ def run_play(
     check_words(config, words)
     attacker_model = resolve_model(attacker or config.model)
     defender_model = resolve_model(defender or config.model)
-    for model in {attacker_model, defender_model}:
-        for each in config.each_game:
-            in_a_process(check_model, each, model, words[each.game.full_name], False)  # nothing is trained
-    config = with_room_for_engines(config, len({attacker_model, defender_model}))
+    models = list(dict.fromkeys((attacker_model, defender_model)))
+    in_a_process(check_players, config, models, words)
+    config = with_room_for_engines(config, len(models))
     folder = make_run_folder(folder_beside(out), config)
     with placed_run(config, folder, attacker_model, words=words, held_out=words, cards={}) as run:
         playing = run.play_only.remote(attacker_model, defender_model, words)
