@@ -53,11 +53,15 @@ def test_a_run_that_a_session_starts_has_the_dtypes_of_the_clusters_processors(m
     """Those of the session's machine would make it slow, or refuse to continue it."""
     sent: list[Any] = []
 
+    def answered(*given: Any) -> list[str]:
+        sent.append(given)
+        return []
+
     def remote(_: Any) -> Any:
         return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *given: given))
 
     monkeypatch.setattr(console.ray, "remote", remote)
-    monkeypatch.setattr(console, "get", lambda *given: sent.append(given) or [])
+    monkeypatch.setattr(console, "get", answered)
     for name in ("_connect", "attach"):
         monkeypatch.setattr(console, name, lambda *_, **__: None)
     monkeypatch.setattr(console, "runs_here", list)
