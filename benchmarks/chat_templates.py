@@ -24,7 +24,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from actors.models import load_tokenizer
-from spag_ray.errors import ModelError
+from cluster.guarded import run_guarded
+from spag_ray.errors import InputError, ModelError
 from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Role, next_role
 from spag_ray.game.styles import game_renderer
@@ -130,7 +131,10 @@ def main() -> None:
     options = parser.parse_args()
     rows, lines = [], list[str]()
     for path in options.templates:
-        tokenizer = load_tokenizer(str(path)) if path.is_dir() else byte_tokenizer(path.read_text(encoding="utf-8"))
+        try:
+            tokenizer = load_tokenizer(str(path)) if path.is_dir() else byte_tokenizer(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} cannot be read ({error}); give a template's file, or a model folder") from error
         rows.append(tried(path.stem, tokenizer, lines if options.turns else None))
         print(*lines, sep="\n", end="\n" * bool(lines))
         lines.clear()
@@ -140,4 +144,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(run_guarded(lambda **_: main()))

@@ -33,6 +33,7 @@ import torch
 
 from actors.models import BUILT_IN, load_tokenizer, resolve_model
 from benchmarks.machine import machine
+from cluster.guarded import run_guarded
 from spag_ray.config.shipped import find_config
 from spag_ray.errors import InputError
 from spag_ray.games.taboo.deck_file import Card, read_deck
@@ -171,4 +172,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(run_guarded(lambda **_: main()))

@@ -35,6 +35,7 @@ from typing import NamedTuple
 
 from actors.models import resolve_model
 from benchmarks.imitated import Heard, Measure, others
+from cluster.guarded import run_guarded
 from cluster.launch.placed_run import training_words
 from spag_ray.config.loading import load_config
 from spag_ray.config.run import RunConfig
@@ -188,4 +189,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(run_guarded(lambda **_: main()))

@@ -25,6 +25,7 @@ from typing import Self, TypeAlias
 from actors.engine_process import start_engine
 from actors.models import load_tokenizer
 from actors.policy import LoadedPolicy, Request, Sampling, Score
+from cluster.guarded import run_guarded
 from cluster.launch.placed_run import training_words
 from spag_ray.config.loading import load_config
 from spag_ray.config.run import RunConfig
@@ -242,4 +243,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(run_guarded(lambda **_: main()))

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.seed_runs import add_band, arguments, lines_of, records_in, seconds_of, self_play_games, train
+from cluster.commands.exploitability import policy_of
+from cluster.guarded import run_guarded
 from spag_ray.config.loading import load_config
 from spag_ray.game.protocol import Solved
 from spag_ray.games.of_config import game_of
@@ -94,7 +96,7 @@ def tables(records: Sequence[dict[str, Any]]) -> list[str]:
             if not stages:
                 continue
             rounds = [each for each in stages if Stage.parse(each["stage"]).kind is StageKind.ROUND]
-            policies = [policy_of(game, each["probabilities"]) for each in rounds]
+            policies = [policy_of(game.decisions(), each["probabilities"]) for each in rounds]
             rows = [(f"{name}: {rounds[-1]['stage']}", rounds[-1]["figures"])]
             if name == "spag":
                 rows.insert(0, (stages[1]["stage"] if len(stages) > 1 else "", stages[1]["figures"]))
@@ -130,13 +132,6 @@ def tables(records: Sequence[dict[str, Any]]) -> list[str]:
 OPTIMUM = ("a", "1/3", "0", "0", "0", "0", "1/3", "a + 1/3", "3a", "1", "1", "1")  # a from 0 to 1/3
 
 
-def policy_of(game: Solved, probabilities: dict[str, float]) -> list[dict[str, float]]:
-    return [
-        {reply: probabilities.get(f"{number}/{reply}", 0.0) for reply in decision.replies}
-        for number, decision in enumerate(game.decisions())
-    ]
-
-
 def row(seed: int, title: str, figures: Any, games: str, minutes: str) -> str:
     bluffs = f"{figures['bluffs']:.2f}, {figures['second_bluffs']:.2f}"
     cells = (f"{figures['nash_conv']:.3f}", f"{figures['legal_nash_conv']:.3f}", f"{100 * figures['illegal']:.1f} %")
@@ -166,4 +161,4 @@ def page(records: Sequence[dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(run_guarded(lambda **_: main()))

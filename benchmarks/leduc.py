@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import small_model
-from benchmarks.kuhn import policy_of
 from benchmarks.seed_runs import arguments, lines_of, records_in, seconds_of, self_play_games, train
+from cluster.commands.exploitability import policy_of
 from spag_ray.config.loading import load_config
 from spag_ray.game.game_tree import TreeSolved, uniform
 from spag_ray.games.of_config import game_of
@@ -70,7 +70,7 @@ def record_of(run: Path) -> dict[str, Any]:
     assert isinstance(game, TreeSolved)
     stages = {line.stage: line for line in lines_of(run, ExploitabilityLine)}
     rounds = [line for stage, line in stages.items() if Stage.parse(stage).kind is StageKind.ROUND]
-    average = game.average([policy_of(game, dict(line.probabilities)) for line in rounds])
+    average = game.average([policy_of(game.decisions(), line.probabilities) for line in rounds])
     return {
         "uniform": dict(game.measure(uniform(game.decisions()))),
         "stages": {stage: dict(line.figures) for stage, line in stages.items()},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import os
 import shutil
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import torch
 
 from actors.models import BUILT_IN, resolve_model
 from benchmarks.workers import forked
+from cluster.checks.node_report import package_versions
 from cluster.gpu_check.check import SHAPES, write_random_model
 from learners.utilization import StepCost, matrix_rate
 
@@ -96,13 +96,7 @@ def place_of(options: argparse.Namespace) -> Place:
 
 def versions() -> dict[str, str]:
     """Of what is installed of PACKAGES."""
-    found = {}
-    for package in PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    return {name: found for name, found in package_versions(PACKAGES).items() if found}
 
 
 def cost_of(model: str) -> StepCost:

@@ -39,6 +39,7 @@ from typing import Any
 
 from actors.models import load_tokenizer
 from benchmarks.seed_runs import called, check_finished, lines_of, options, seconds_of, self_play_games
+from cluster.guarded import run_guarded
 from spag_ray.config.loading import load_config
 from spag_ray.config.parts import PAID_ENDS
 from spag_ray.config.run import RunConfig
@@ -374,4 +375,4 @@ def cost_lines(seeds: Sequence[Path]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(run_guarded(lambda **_: main()))

@@ -26,6 +26,7 @@ from typing import Any
 
 from benchmarks.hearing import Gain, interval, mean_of, model_of, of_run
 from benchmarks.seed_runs import arguments, called, records_in, seconds_of, train
+from cluster.guarded import run_guarded
 from spag_ray.config.loading import load_config
 from spag_ray.episodes.log import read_log
 from spag_ray.game.rules import Outcome, Role
@@ -184,4 +185,4 @@ def heard(records: Sequence[dict[str, Any]], name: str) -> list[Gain]:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(run_guarded(lambda **_: main()))

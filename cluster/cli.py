@@ -83,7 +83,7 @@ def train(
         raise ConfigError("--resume continues the run of a folder; name it with --run-dir")
     folder = run_dir or Path("runs") / f"{settings.name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     if by_seed:
-        run_seeds(SeedRuns(config, tuple(overrides), by_seed, folder, resume), _console(_RunConsole))
+        run_seeds(SeedRuns(config, tuple(overrides), by_seed, folder, resume, seeds=seeds or ""), _console(_RunConsole))
         return
     from cluster.commands.train import run_training
 
@@ -182,10 +182,11 @@ def watch(
 ) -> None:
     """A live view of a run, or of several on one page; Ctrl-C closes the view, the runs continue."""
     if web:
-        from cluster.commands.watch_web import PageWanted, run_watch_web
+        from cluster.commands.watch_web import run_watch_web
+        from cluster.serve.server import Page
 
-        wanted = PageWanted(host, port, allow_network, opens_browser=not no_browser)
-        run_watch_web(targets, wanted, run, once, _console())
+        page = Page(host, port, allow_network, opens_browser=not no_browser)
+        run_watch_web(targets, page, run, once, _console())
         return
     if len(targets) > 1:
         raise ConfigError("several runs are shown on one page: add --web; `spag-ray compare` prints them side by side")
@@ -261,21 +262,11 @@ def serve(
     ] = None,
 ) -> None:
     """Play against a model on a page in the browser; see docs/serve.md."""
-    from cluster.serve.server import ServeWanted, run_serve
+    from cluster.serve.server import Page, ServeWanted, run_serve
 
+    page = Page(host, port, allow_network, opens_browser=not no_browser)
     wanted = ServeWanted(
-        target,
-        config,
-        override or (),
-        stage=stage,
-        game=game,
-        words=words,
-        keep=keep,
-        engine=engine,
-        host=host,
-        port=port,
-        allow_network=allow_network,
-        opens_browser=not no_browser,
+        target, config, override or (), page, stage=stage, game=game, words=words, keep=keep, engine=engine
     )
     run_serve(wanted, Console())
 

@@ -239,7 +239,7 @@ def launch(
     if run_dir is None:
         raise InputError("run_dir: name the run's folder, an absolute path that every node of the cluster shares")
     check_run_dir(Path(run_dir))
-    files = {file.resolve() for file, _ in named_files(settings)}
+    files = {file.resolve() for file in named_files(settings).files}
     if ray.is_initialized() and (_sent is None or not files <= _sent):
         raise ClusterError(
             "this session is connected already, without the code and the files of this run; launch it from a new "
@@ -252,7 +252,7 @@ def launch(
             f"a run named {name} is already running here; attach to it, stop it, or name the folder differently"
         )
     started = ray.remote(start).options(num_cpus=0)
-    for warning in get(started.remote(to_yaml(settings), str(run_dir), resume), LAUNCH_WITHIN_S):
+    for warning in get(started.remote(to_yaml(settings, for_elsewhere=True), str(run_dir), resume), LAUNCH_WITHIN_S):
         print(f"warning: {warning}")
     return attach(run=name)
 
@@ -293,7 +293,7 @@ def _connect(address: str | None, config: RunConfig | None = None) -> None:
                 try:
                     ray.init(address, namespace=NAMESPACE, runtime_env=environment, **logs)
                     if config is not None:
-                        _sent = {file.resolve() for file, _ in named_files(config)}
+                        _sent = {file.resolve() for file in named_files(config).files}
                     return
                 except (ConnectionError, RuntimeError, ray.exceptions.RayError) as error:
                     reason = first_line(error)

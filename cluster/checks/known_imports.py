@@ -66,10 +66,9 @@ class KnownImports:
     def _read(self) -> dict[str, list[str]]:
         try:
             found = json.loads(self._file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            return {place: [str(each) for each in known] for place, known in found.items()}
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError):  # absent, or not as it is written here
             return {}
-        is_ours = isinstance(found, dict) and all(isinstance(each, list) for each in found.values())
-        return found if is_ours else {}
 
 
 def mark_of(config: RunConfig, model: str, *others: Any) -> str | None:

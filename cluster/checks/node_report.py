@@ -74,9 +74,10 @@ def look(node: str, wanted: Wanted, host: str = "") -> NodeReport:
     )
 
 
-def package_versions() -> dict[str, str]:
+def package_versions(names: Sequence[str] = PACKAGES) -> dict[str, str]:
+    """ "" for what is not installed."""
     found = {}
-    for name in PACKAGES:
+    for name in names:
         try:
             found[name] = version(name)
         except PackageNotFoundError:

@@ -16,7 +16,7 @@ from typing import Any
 
 from actors.endpoint_policy import Endpoint, check_endpoint
 from actors.models import load_tokenizer, resolve_model
-from cluster.checks.imports import environment_of, imports_checked
+from cluster.checks.imports import check_imports, environment_of, imports_checked
 from cluster.checks.known_imports import KnownImports
 from cluster.checks.vllm_build import ON_ONE_GPU, gpu_build
 from cluster.planning.micro_batches import with_planned_learner
@@ -29,7 +29,7 @@ from learners.deepspeed_config import deepspeed_config
 from spag_ray.config.no_effect import check_something_to_do
 from spag_ray.config.opponents import SCRIPTED
 from spag_ray.config.run import RunConfig
-from spag_ray.episodes.formats import holds_games, read_games, read_samples, read_sft
+from spag_ray.episodes.formats import Row, holds_games, read_games, read_samples, read_sft
 from spag_ray.errors import ConfigError, ModelError, SpagError, reason_of
 from spag_ray.game.game_form import has_turns_left
 from spag_ray.game.protocol import SEATS, Message, Scripted, guesser_of, seat_of, seat_to_move
@@ -75,7 +75,7 @@ def check_files(config: RunConfig) -> None:
             resolve_model(opponent.model, others=[SCRIPTED])
     if config.own_listener is not None:
         resolve_model(config.own_listener)
-    check_engine(config)
+    _check_engines(config)
     if config.self_play.sft_file:
         read_sft(config.self_play.sft_file)
     if config.imitation.enabled and config.imitation.source != "scripted":
@@ -93,17 +93,32 @@ def check_files(config: RunConfig) -> None:
 
 
 def check_learning(config: RunConfig) -> None:
-    """What whatever trains needs, games or not: tracking, files of the learner and of its objective, a build of vLLM
-    that fits the devices. Raises SpagError for the first fault."""
-    check_tracking(config.tracking)
+    """What whatever trains needs, games or not: tracking, files of the learner and of its objective. Raises SpagError
+    for the first fault."""
+    _check_tracked(config)
     check_advantage(config.objective)
-    check_callbacks(config.tracking.callbacks)
-    _check_build(config)
     deepspeed_config(config.learner, on_gpu=config.learner.num_gpus > 0)
 
 
-def _check_build(config: RunConfig) -> None:
-    """Refuses engine.num_gpus 0 if vLLM was built for GPUs: vLLM would use the first GPU without reserving it."""
+def check_playing(config: RunConfig, has_engines: bool = True) -> None:
+    """What whatever plays or answers needs, but does not train: tracking, packages, and for engines their arguments and
+    a build of vLLM that fits the devices. `has_engines`: whether any player is a model of this run. Raises ConfigError
+    for the first fault."""
+    _check_tracked(config)
+    if has_engines:
+        _check_engines(config)
+    check_imports(config, trains=False, has_engines=has_engines)
+
+
+def _check_tracked(config: RunConfig) -> None:
+    check_tracking(config.tracking)
+    check_callbacks(config.tracking.callbacks)
+
+
+def _check_engines(config: RunConfig) -> None:
+    """Refuses unknown arguments, and engine.num_gpus 0 if vLLM was built for GPUs: vLLM would use the first GPU without
+    reserving it."""
+    check_engine(config)
     if config.engine.kind == "vllm" and not config.engine.num_gpus and (build := gpu_build()):
         raise ConfigError(
             f"engine.num_gpus is 0, but vLLM {build} is built for GPUs: use a configuration for GPUs (taboo_1gpu; "
@@ -130,6 +145,13 @@ def check_model(config: RunConfig, model: str, words: Sequence[str], trains: boo
         check_packable(settings, planned.learner.microbatch_tokens)
 
 
+def check_players(config: RunConfig, models: Sequence[str], words: Scenarios) -> None:
+    """`check_model` for models that only play."""
+    for model in models:
+        for each in config.each_game:
+            check_model(each, model, words[each.game.full_name], trains=False)
+
+
 def check_rows(config: RunConfig, model: str) -> None:
     """Refuses a row of training or instruction data, or a game of a file, that no micro-batch holds: the step that
     draws it would end the run, days after its start."""
@@ -137,14 +159,27 @@ def check_rows(config: RunConfig, model: str) -> None:
     is_imitated = imitation.enabled and (imitation.source != "scripted" or imitation.sft_file is not None)
     if not (is_imitated or sft_file):
         return
-    most = with_planned_learner(config, model_size(model, config.model_shape)).learner.microbatch_tokens
-    tokenizer = load_tokenizer(model, config.chat_template_kwargs)
+    most, tokenizer = _tokens_of_micro_batch(config, model), load_tokenizer(model, config.chat_template_kwargs)
     of_game = next((each for each in config.each_game if each.game.guesses), config.each_game[0])
     renderer = renderer_of(of_game, tokenizer)
     found = _sft_lengths(sft_file, renderer, most)
     if is_imitated:
         source = _source_lengths(of_game, tokenizer, renderer, most)
         found = chain(found, _sft_lengths(imitation.sft_file, renderer, most), source)
+    _refuse_longer(found, most)
+
+
+def check_training_data(config: RunConfig, model: str, path: str, rows: Sequence[Row], tokenizer: Tokenizer) -> None:
+    """The same for the rows of `spag-ray learn`, which writes no checkpoint that a failed pass could continue from."""
+    most = _tokens_of_micro_batch(config, model)
+    _refuse_longer(_row_lengths(path, rows, tokenizer, most), most)
+
+
+def _tokens_of_micro_batch(config: RunConfig, model: str) -> int:
+    return with_planned_learner(config, model_size(model, config.model_shape)).learner.microbatch_tokens
+
+
+def _refuse_longer(found: Iterable[tuple[str, int]], most: int) -> None:
     for what, num_tokens in found:
         if num_tokens > most:
             raise ConfigError(
@@ -163,6 +198,13 @@ def _sft_lengths(path: str | None, renderer: Renderer, most: int) -> Iterator[tu
             yield f"{path}: row {index}", sample.num_tokens
 
 
+def _row_lengths(path: str, rows: Iterable[Row], tokenizer: Tokenizer, most: int) -> Iterator[tuple[str, int]]:
+    for index, row in enumerate(rows):
+        if _num_bytes(row["query"], row["target"]) > most:
+            games, sft = published_samples([row], tokenizer)
+            yield f"{path}: row {index}", (games or sft)[0].num_tokens
+
+
 def _source_lengths(
     config: RunConfig, tokenizer: Tokenizer, renderer: Renderer, most: int
 ) -> Iterator[tuple[str, int]]:
@@ -170,10 +212,7 @@ def _source_lengths(
     if source == "scripted":
         return
     if not holds_games(source):
-        for index, row in enumerate(read_samples(source)):
-            if _num_bytes(row["query"], row["target"]) > most:
-                games, rows = published_samples([row], tokenizer)
-                yield f"{source}: row {index}", (games or rows)[0].num_tokens
+        yield from _row_lengths(source, read_samples(source), tokenizer, most)
         return
     for index, game in enumerate(read_games(source)):
         rules = max(len(renderer.opening(role, game["target_word"])) for role in SEATS)

@@ -7,11 +7,12 @@ nodes     versions, paths, packages, ...   from each node's own report (node_rep
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from actors.models import resolve_model
 from cluster.checks.check_results import CheckResult
@@ -28,7 +29,7 @@ from cluster.checks.preflight import (
     check_words,
     in_a_process,
 )
-from cluster.launch.placed_run import cards_of, every_words, idle_values
+from cluster.launch.placed_run import any_words, cards_of, every_words, idle_values
 from cluster.planning.memory import GIB
 from cluster.runtime.ray_session import address_of, ray_session
 from spag_ray.config.run import RunConfig
@@ -43,7 +44,7 @@ def run_doctor(config: RunConfig, folder: Path, console: Console) -> bool:
     for result in _results(config, folder):
         num_failed += result.status == "fail"
         colour = {"pass": "green", "warn": "yellow", "fail": "red"}[result.status]
-        console.print(f"[{colour}]{result.status}[/]  {result.check:<14}{escape(result.text)}", soft_wrap=True)
+        console.print(Text.assemble((result.status, colour), f"  {result.check:<14}{result.text}"), soft_wrap=True)
     console.print("all checks passed" if not num_failed else f"{num_failed} check{'s' * (num_failed > 1)} failed")
     return not num_failed
 
@@ -60,6 +61,8 @@ def _results(config: RunConfig, folder: Path) -> Iterator[CheckResult]:
             yield CheckResult("words", "pass", told)
     except Exception as error:
         cards, words = {}, {name: ["word"] for name in config.game_names}
+        with contextlib.suppress(Exception):  # a game that cannot be made fails the check of the prompts
+            words = any_words(config)
         held_out = words
         yield _failed("words", error)
     yield _checked("files", "every file that the configuration names can be read", lambda: check_files(config))

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from actors.models import resolve_model
-from cluster.checks.preflight import check_tasks, in_a_process
+from cluster.checks.preflight import check_playing, check_tasks, in_a_process
 from cluster.launch.placed_run import any_words, placed_run, watch_run
 from cluster.monitor.tables import evaluation_tables
 from cluster.monitor.terminal import say
@@ -39,6 +39,7 @@ def run_eval(config: RunConfig, out: Path, console: Console) -> None:
         raise ConfigError("no tasks: name some with --tasks, or in evaluation.tasks; `paper` means the paper's tasks")
     # No game is played, so the prompts do not matter; every tokenizer can use these.
     config = config.model_copy(update={"policies": "shared", "prompts": "flat"})
+    check_playing(config)
     model = resolve_model(config.model)
     in_a_process(check_tasks, config, model, downloads=config.evaluation.download)
     folder = make_run_folder(folder_beside(out), config)

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from actors.models import load_tokenizer, resolve_model
-from cluster.checks.preflight import check_folder, check_learning, in_a_process
+from cluster.checks.preflight import check_folder, check_learning, check_training_data, in_a_process
 from cluster.launch.placed_run import any_words, placed_run, watch_run
 from cluster.monitor.terminal import say
 from cluster.runtime.output_files import folder_beside
@@ -42,7 +42,9 @@ def run_learn(config: RunConfig, method: str, data: Path, out: Path, console: Co
     check_learning(config)
     model = resolve_model(config.model)
     in_a_process(check_folder, model)
-    games, sft = published_samples(rows, load_tokenizer(model))
+    tokenizer = load_tokenizer(model)
+    check_training_data(config, model, str(data), rows, tokenizer)
+    games, sft = published_samples(rows, tokenizer)
     imitating = method == "imitation"
     if imitating:  # in imitation an SFT row is an ordinary sample of weight 1
         games, sft = games + sft_games(sft), []

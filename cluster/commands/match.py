@@ -12,8 +12,7 @@ from rich.console import Console
 
 from actors.endpoint_policy import check_endpoint
 from actors.models import resolve_model
-from cluster.checks.imports import check_imports
-from cluster.checks.preflight import check_model, check_played_in_turn, check_words, in_a_process
+from cluster.checks.preflight import check_played_in_turn, check_players, check_playing, check_words, in_a_process
 from cluster.launch.placed_run import cards_of, every_words, placed_run, watch_run, words_of_file
 from cluster.monitor.tables import comparison_lines, guess_tables, match_tables
 from cluster.monitor.terminal import say
@@ -24,6 +23,7 @@ from cluster.runtime.ray_session import get
 from cluster.runtime.run_folder import make_run_folder
 from cluster.schedules.tournament import (
     Entrant,
+    Models,
     check_entrants,
     check_models,
     check_scripts,
@@ -87,6 +87,16 @@ def kept_line(kept: Sequence[Match], num_games: int, held_out: Scenarios) -> str
     return f"{len(kept)} matches are not played again{told if others else ''}"
 
 
+def keep_matches(run_folder: Path, out: Path, played: Sequence[Match], models: Models) -> None:
+    """Adds to `out` what its run has played in addition to `played`."""
+    path = run_folder / "matches.json"
+    before = {match.key for match in played}
+    found = read_matches(path) if path.exists() else []
+    new = [replace(match, models=in_match(models, match)) for match in found if match.key not in before]
+    if new:
+        change_matches(out, lambda kept: others(kept, new) + new)  # a live run may have added its own matches
+
+
 def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
     """`spag-ray match`: every attacker against every defender on the held-out words, with ratings and comparisons."""
     usual = (
@@ -104,7 +114,7 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
     check_scripts(config, entrants)
     in_seats = [seat for entrant in entrants for seat in entrant.in_seats]
     folders = list(dict.fromkeys(seat.folder for seat in in_seats if seat.folder))
-    check_imports(config, trains=False, has_engines=bool(folders))
+    check_playing(config, has_engines=bool(folders))
     played = read_matches(out) if out.exists() else []
     check_models(played, models, out)
     is_scripted = any(seat.folder is None and seat.endpoint is None for seat in in_seats)
@@ -121,21 +131,19 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
     if config.plays_in_turn:
         for folder in folders:
             check_played_in_turn(folder)
-    for folder in dict.fromkeys(seat.folder or model for seat in in_seats):
-        for each in config.each_game:
-            in_a_process(check_model, each, folder, held_out[each.game.full_name], False)  # nothing is trained
+    in_a_process(check_players, config, list(dict.fromkeys(seat.folder or model for seat in in_seats)), held_out)
     for seat in in_seats:
         if seat.endpoint is not None:
             check_endpoint(seat.endpoint)
     config = with_room_for_engines(config, len(match_bundles(config)))
     run_folder = make_run_folder(folder_beside(out), config)
-    with placed_run(config, run_folder, model, words=held_out, held_out=held_out, cards=cards) as run:
-        matching = run.match_only.remote(entrants, wanted.against, played)
-        watch_run(run, matching, console)
-        matches = get(matching)
-    before = {match.key for match in played}
-    new = [replace(match, models=in_match(models, match)) for match in matches if match.key not in before]
-    change_matches(out, lambda found: others(found, new) + new)  # a live run may have added its own matches
+    try:
+        with placed_run(config, run_folder, model, words=held_out, held_out=held_out, cards=cards) as run:
+            matching = run.match_only.remote(entrants, wanted.against, played)
+            watch_run(run, matching, console)
+            matches = get(matching)
+    finally:  # also if it was interrupted: called again, it then plays the others
+        keep_matches(run_folder, out, played, models)
     names = [entrant.name for entrant in entrants]
     games = names_by_game(config)
     _print_matches(matches, names, games, console, trained=trained, against=wanted.against)

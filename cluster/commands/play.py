@@ -8,15 +8,13 @@ from pathlib import Path
 from rich.console import Console
 
 from actors.models import resolve_model
-from cluster.checks.imports import check_imports
-from cluster.checks.preflight import check_model, check_words, in_a_process
+from cluster.checks.preflight import check_players, check_playing, check_words, in_a_process
 from cluster.launch.placed_run import cards_of, every_words, placed_run, watch_run, words_of_file
 from cluster.monitor.terminal import say
 from cluster.planning.placement import with_room_for_engines
 from cluster.runtime.output_files import folder_beside
 from cluster.runtime.ray_session import get
 from cluster.runtime.run_folder import make_run_folder
-from cluster.tracking.wandb import check_tracking
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.formats import write_games
 from spag_ray.host.whole_files import refuse_existing
@@ -27,17 +25,15 @@ def run_play(
 ) -> None:
     """`spag-ray play`: one game per word, written in the published format."""
     refuse_existing(out)
-    check_tracking(config.tracking)
-    check_imports(config, trains=False)
+    check_playing(config)
     cards = cards_of(config)
     words = words_of_file(config, words_file) if words_file else every_words(config, cards)[1]
     check_words(config, words)
     attacker_model = resolve_model(attacker or config.model)
     defender_model = resolve_model(defender or config.model)
-    for model in {attacker_model, defender_model}:
-        for each in config.each_game:
-            in_a_process(check_model, each, model, words[each.game.full_name], False)  # nothing is trained
-    config = with_room_for_engines(config, len({attacker_model, defender_model}))
+    models = list(dict.fromkeys((attacker_model, defender_model)))
+    in_a_process(check_players, config, models, words)
+    config = with_room_for_engines(config, len(models))
     folder = make_run_folder(folder_beside(out), config)
     with placed_run(config, folder, attacker_model, words=words, held_out=words, cards={}) as run:
         playing = run.play_only.remote(attacker_model, defender_model, words)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import code
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -50,15 +49,11 @@ def run_runs(address: str, console: Console) -> None:
         from cluster.console import runs_here, session
 
         with session(address):
-            names = [name for name, _ in runs_here()]
-        _print_all(names, address, console)
-        return
-    from cluster.launch.jobs import jobs_at
+            lines = [name for name, _ in runs_here()]
+    else:
+        from cluster.launch.jobs import jobs_at
 
-    _print_all([f"{job}  {status}  {folder}" for job, status, folder in jobs_at(address)], address, console)
-
-
-def _print_all(lines: Sequence[str], address: str, console: Console) -> None:
+        lines = ["  ".join(job) for job in jobs_at(address)]
     for line in lines or [f"no runs at {address}"]:
         say(console, line)
 

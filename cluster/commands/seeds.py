@@ -58,13 +58,15 @@ class SeedsError(SpagError):
 @dataclass(frozen=True)
 class SeedRuns:
     """What was asked for: the configuration and its overrides as they were given, what they are for each seed, and the
-    folder that gets a run folder for each. `resume`: continue those that are there."""
+    folder that gets a run folder for each. `resume`: continue those that are there. `seeds`: which, as they were given.
+    """
 
     config: str
     overrides: tuple[str, ...]
     configs: Mapping[int, RunConfig]
     folder: Path
     resume: bool = False
+    seeds: str = ""
 
     def folder_of(self, seed: int) -> Path:
         return self.folder / f"seed-{seed}"
@@ -267,7 +269,7 @@ def _raise_for(unfinished: Mapping[int, str], asked: SeedRuns, is_stopped: bool)
     command = ["train", asked.config, *overrides]
     if is_job():  # the configuration here is a copy that ends with the job
         command = ["submit", "..."]
-    command += ["--seeds", _seeds_text(list(asked.configs)), "--run-dir", str(asked.folder)]
+    command += ["--seeds", asked.seeds, "--run-dir", str(asked.folder)]
     told = ", ".join(f"seed-{seed} {became}" for seed, became in sorted(unfinished.items()))
     has_failed = any(became.startswith("failed") for became in unfinished.values())
     error = StopRequestedError if is_stopped and not has_failed else SeedsError
@@ -284,21 +286,6 @@ def _may_be_secret(override: str) -> bool:
     key, _, value = override.partition("=")
     part, _, rest = key.strip().partition(".")
     return part in ("engine", "learner") and (rest.split(".")[0] == "env" or (not rest and "env" in value))
-
-
-def _seeds_text(seeds: Sequence[int]) -> str:
-    """As `--seeds` takes them, neighbours as a range.
-
-    >>> _seeds_text((0, 1, 2, 7))
-    '0-2,7'
-    """
-    parts: list[list[int]] = []
-    for seed in seeds:
-        if parts and seed == parts[-1][-1] + 1:
-            parts[-1] = [parts[-1][0], seed]
-        else:
-            parts.append([seed])
-    return ",".join("-".join(map(str, part)) for part in parts)
 
 
 def _exit_of(code: int) -> str:

@@ -63,7 +63,8 @@ def parcel_of(config: RunConfig, console: Console, is_listed: bool = False, has_
 
     Raises ConfigError for more than MAX_BYTES, and for a path whose files cannot be sent.
     """
-    files = [*package_files(needs_of(config, has_seeds)), *named_files(config)]
+    named = named_files(config)
+    files = [*package_files(needs_of(config, has_seeds)), *((path, path) for path in named.files)]
     with tempfile.TemporaryDirectory(prefix="spag-ray-job-") as name:
         folder = Path(name)
         try:
@@ -78,7 +79,7 @@ def parcel_of(config: RunConfig, console: Console, is_listed: bool = False, has_
         if is_listed:
             for path in sorted(sizes):
                 say(console, f"{sizes[path]:>10,}  {path}", highlight=False)
-        for path in left_out(config):
+        for path in named.left_out:
             say(console, f"left out: {path}", highlight=False)
         verb = "would send" if is_listed else "sending"
         say(console, f"{verb} {len(sizes)} files, {sum(sizes.values()) / 2**20:.1f} MiB")
@@ -136,16 +137,25 @@ def is_sent(file: Path, needs: Container[str] = ()) -> bool:
     return not (is_of_a_run or any(map(file.is_relative_to, _UNUSED_FOLDERS)) or file.as_posix() in _UNUSED)
 
 
-def named_files(config: RunConfig) -> list[tuple[Path, Path]]:
-    """(file here, its path in the job) for existing files that the configuration names by a relative path.
+@dataclass(frozen=True)
+class Contents:
+    """What is sent, and what is not besides ignored files: symbolic links to other places, and repositories. Paths are
+    relative."""
+
+    files: tuple[Path, ...]
+    left_out: tuple[Path, ...] = ()
+
+
+def named_files(config: RunConfig) -> Contents:
+    """The existing files that the configuration names by a relative path, and those of the folders that it names.
 
     Raises ConfigError for a path outside the current folder, and for a folder that git ignores. A single file is sent
     even if git ignores it, because the run reads it.
     """
-    found = []
+    files, left_out = list[Path](), list[Path]()
     for key, path in _named_here(config):
         if not path.is_dir():
-            found.append((path, path))
+            files.append(path)
             continue
         contents = _contents(path)
         if not contents.files and any(path.iterdir()):
@@ -153,15 +163,9 @@ def named_files(config: RunConfig) -> list[tuple[Path, Path]]:
                 f"{key}: {path}: git ignores everything in it, so it is not sent with a job; put it where nodes can "
                 "read it, and name it by an absolute path"
             )
-        found += [(path / name, path / name) for name in contents.files]
-    return found
-
-
-def left_out(config: RunConfig) -> list[Path]:
-    """What is not sent from folders that the configuration names, besides ignored files: symbolic links to other
-    places, and repositories."""
-    folders = [path for _, path in _named_here(config) if path.is_dir()]
-    return [path / name for path in folders for name in _contents(path).left_out]
+        files += [path / name for name in contents.files]
+        left_out += [path / name for name in contents.left_out]
+    return Contents(tuple(files), tuple(left_out))
 
 
 def _named_here(config: RunConfig) -> Iterator[tuple[str, Path]]:
@@ -177,15 +181,7 @@ def _named_here(config: RunConfig) -> Iterator[tuple[str, Path]]:
         yield key, path
 
 
-@dataclass(frozen=True)
-class _Contents:
-    """The contents of a folder, with relative paths."""
-
-    files: tuple[Path, ...]
-    left_out: tuple[Path, ...]
-
-
-def _contents(root: Path) -> _Contents:
+def _contents(root: Path) -> Contents:
     """The files that git would track; all files if there is neither a checkout nor a .gitignore."""
     above = (root.resolve(), *root.resolve().parents)
     is_checkout = any((folder / ".git").exists() for folder in above)
@@ -219,7 +215,7 @@ def _git(root: Path, command: list[str]) -> bytes:
     return done.stdout
 
 
-def _walked(root: Path) -> _Contents:
+def _walked(root: Path) -> Contents:
     """Everything but caches and the contents of repositories."""
     names = []
     for folder, folders, files in os.walk(root):
@@ -234,11 +230,11 @@ def _walked(root: Path) -> _Contents:
     return _sorted_out(root, names)
 
 
-def _sorted_out(root: Path, names: list[Path]) -> _Contents:
+def _sorted_out(root: Path, names: list[Path]) -> Contents:
     # Ray also applies a .gitignore, and would leave out tracked files that match it.
     names = sorted({name for name in names if name.name != ".gitignore"})
     plain = {name for name in names if (root / name).is_file() and not (root / name).is_symlink()}
     targets = {(root / name).resolve() for name in plain}
     inside = {name for name in names if name not in plain and (root / name).resolve() in targets}
     others = [name for name in names if name not in plain | inside and os.path.lexists(root / name)]
-    return _Contents(tuple(sorted(plain | inside)), tuple(others))
+    return Contents(tuple(sorted(plain | inside)), tuple(others))

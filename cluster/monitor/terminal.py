@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 _LEVELS = "▁▂▃▄▅▆▇█"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -33,7 +34,7 @@ def say(console: Console, text: str, highlight: bool | None = None) -> None:
     console.print(text, soft_wrap=True, markup=False, emoji=False, highlight=highlight)
 
 
-def table_of(title: str, left: Sequence[str], right: Sequence[str] = ()) -> Table:
+def table_of(title: str | Text, left: Sequence[str], right: Sequence[str] = ()) -> Table:
     """A table with these columns, by where their cells stand; none of them is wrapped. "": no title."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
     for heading in left:

@@ -82,7 +82,7 @@ def _config_of(folder: Path) -> Mapping[str, Any]:
         given: Any = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except OSError as error:
         raise ModelError(f"{folder}/config.json cannot be read: {error.strerror}") from error
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also of bytes that are no UTF-8
         raise ModelError(f"{folder}/config.json is not valid JSON: {error}") from error
     return given if isinstance(given, dict) else {}
 
@@ -102,10 +102,10 @@ def stored_parameters(folder: Path) -> int | None:
     files = [file for file in weight_files(folder) if file.suffix == ".safetensors"]
     if not files:
         return None
-    tensors: dict[str, Any] = {}
+    tensors: dict[str, int] = {}
     for file in files:
-        tensors |= _header(file)
-    return sum(math.prod(tensor["shape"]) for name, tensor in tensors.items() if name != "__metadata__")
+        tensors |= _tensors(file)
+    return sum(tensors.values())
 
 
 def count_parameters(shape: ModelShape) -> int:
@@ -160,14 +160,15 @@ def head_dim(shape: ModelShape) -> int:
     return shape.head_dim or shape.hidden_size // shape.num_attention_heads
 
 
-def _header(file: Path) -> dict[str, Any]:
-    """A safetensors file begins with the length of its header (8 bytes, little-endian), then the header as JSON."""
+def _tensors(file: Path) -> dict[str, int]:
+    """{tensor: its number of parameters}. A safetensors file begins with the length of its header (8 bytes,
+    little-endian), then the header as JSON."""
     try:
         with file.open("rb") as opened:
             length = int.from_bytes(opened.read(8), "little")
             if not 2 <= length <= min(100 * 2**20, file.stat().st_size):
                 raise ValueError(f"a header of {length} bytes")
             header = json.loads(opened.read(length))
-    except (OSError, ValueError) as error:
+        return {name: math.prod(each["shape"]) for name, each in header.items() if name != "__metadata__"}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelError(f"{file}: its header cannot be read ({error}); copy the model again") from error
-    return header

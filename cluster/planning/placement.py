@@ -113,14 +113,7 @@ class Rooms:
 
 def actors_of(config: RunConfig) -> list[ActorSpec]:
     """All engines and learner ranks, in the order in which they are started."""
-    policies = config.policy_names
-    league = config.league
-
-    def engines(name: str, count: int) -> ActorSpec:
-        return ActorSpec(
-            name, "EngineActor", count, num_cpus=config.engine.num_cpus, num_gpus=config.engine.num_gpus, kind="engine"
-        )
-
+    policies, league, engines = config.policy_names, config.league, functools.partial(_engines, config)
     actors = [
         ActorSpec("run", "Run", 1),
         ActorSpec("buffer", "ReplayBuffer", 1),
@@ -141,6 +134,11 @@ def actors_of(config: RunConfig) -> list[ActorSpec]:
     if has_listener(config) and config.listener not in frozen:
         actors.append(engines("engine-listener", 1))
     return actors
+
+
+def _engines(config: RunConfig, name: str, count: int) -> ActorSpec:
+    engine = config.engine
+    return ActorSpec(name, "EngineActor", count, num_cpus=engine.num_cpus, num_gpus=engine.num_gpus, kind="engine")
 
 
 def has_listener(config: RunConfig) -> bool:
@@ -188,20 +186,10 @@ def match_actors(config: RunConfig) -> list[ActorSpec]:
     if not has_last_match(config) or config.plays_in_turn:
         return []
     anchor = IMITATED if config.imitation.enabled else BASE
-    engine, names = config.engine, config.policy_names
+    names = config.policy_names
     if has_listener(config) and config.listener == str(anchor):
         names = names[:-1]  # the listener's engine, of the policy that guesses, plays it
-    return [
-        ActorSpec(
-            f"engine-{anchor}-{name}",
-            "EngineActor",
-            1,
-            num_cpus=engine.num_cpus,
-            num_gpus=engine.num_gpus,
-            kind="engine",
-        )
-        for name in names
-    ]
+    return [_engines(config, f"engine-{anchor}-{name}", 1) for name in names]
 
 
 def totals(actors: Sequence[ActorSpec]) -> tuple[float, float]:

@@ -31,7 +31,7 @@ from cluster.serve.kept_games import KeptGames
 from cluster.serve.opponents import BusyError, Opponents
 from cluster.serve.visits import GAME_FAULT, Table, Visit, Visits
 from spag_ray.errors import GameError, InputError, SpagError
-from spag_ray.game.protocol import SEATS
+from spag_ray.game.protocol import SEATS, Ordered
 from spag_ray.host.addresses import is_loopback
 
 log = logging.getLogger(__name__)
@@ -81,6 +81,7 @@ def _add_table(app: FastAPI, title: str, table: Table, opponents: Opponents) -> 
             "seats": table.names.seats,
             "scenario": table.names.scenario,
             "guesses": table.rules.guesser is not None,
+            "saysWhoMoves": isinstance(table.rules.game, Ordered),
             "mayChoose": [table.may_choose(role) for role in SEATS],
             "maxTurns": table.rules.max_turns,
             "maxGuesses": getattr(table.rules.game, "max_guesses", 1),

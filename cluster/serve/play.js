@@ -257,7 +257,8 @@ async function begin() {
   const guess = table.maxGuesses > 1 ? `guess at most ${table.maxGuesses} times` : "guess once";
   for (const seat of [0, 1]) {
     byId(`seat-${seat}`).textContent = capital(seatName(seat));
-    byId(`seat-${seat}-says`).textContent = table.guesses ? SAYS[seat].replace("guess once", guess) : seat === 0 ? "You begin." : "The model begins.";
+    const begins = table.saysWhoMoves ? "" : seat === 0 ? "You begin." : "The model begins.";
+    byId(`seat-${seat}-says`).textContent = table.guesses ? SAYS[seat].replace("guess once", guess) : begins;
   }
   byId("scenario-label").textContent = capital(table.scenario);
   for (const each of document.querySelectorAll("input[name=seat]")) each.addEventListener("change", chooseSeat);

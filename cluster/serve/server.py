@@ -21,6 +21,7 @@ from rich.console import Console
 from starlette.types import ASGIApp
 
 from actors.models import resolve_model
+from cluster.checks.preflight import check_words
 from cluster.launch.placed_run import cards_of, rules_of, training_words, words_of_file
 from cluster.monitor.terminal import say
 from cluster.serve.app import make_app
@@ -38,34 +39,40 @@ from spag_ray.results.game_names import names_of
 
 
 @dataclass(frozen=True)
+class Page:
+    """Where a page is to be, and who may open it."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    allow_network: bool = False
+    opens_browser: bool = True
+
+
+@dataclass(frozen=True)
 class ServeWanted:
     """The arguments of `spag-ray serve`."""
 
     target: str
     config: str
-    overrides: Sequence[str] = ()
+    overrides: Sequence[str]
+    page: Page
     stage: str | None = None
     game: str | None = None
     words: Path | None = None
     keep: Path | None = None
     engine: str = "transformers"
-    host: str = "127.0.0.1"
-    port: int = 8400
-    allow_network: bool = False
-    opens_browser: bool = True
 
 
 def run_serve(wanted: ServeWanted, console: Console) -> None:
     """`spag-ray serve`: returns when it is stopped by Ctrl-C or SIGTERM. Raises SpagError before it serves."""
-    would = "let other machines play and use this one's processors"
-    token = token_for(wanted.host, wanted.allow_network, would)
+    page = wanted.page
+    token = token_for(page, "let other machines play and use this one's processors")
     title, config, named = _served(wanted)
     table = _table(config, wanted.words)
-    with keeping(wanted.keep) as kept, bound(wanted.host, wanted.port) as listening:
+    with keeping(wanted.keep) as kept, bound(page) as listening:
         opponents = Opponents(config, named, wanted.engine)
         visits = Visits(table, opponents, keeps=kept is not None)
         app = make_app(title, visits, opponents, kept, Guard(token))
-        address = address_of(wanted.host, listening, token)
 
         async def serve() -> None:
             try:
@@ -75,8 +82,8 @@ def run_serve(wanted: ServeWanted, console: Console) -> None:
                     pass
                 if token is not None:
                     told = "other machines can reach this server; give its address only to those who may play"
-                    console.print(f"warning: {told}")
-                await serve_app(app, listening, address, console, wanted.opens_browser)
+                    say(console, f"warning: {told}")
+                await serve_app(app, page, listening, token, console)
                 visits.close()
             finally:
                 await opponents.close()
@@ -86,24 +93,27 @@ def run_serve(wanted: ServeWanted, console: Console) -> None:
         console.print("stopped")
 
 
-def token_for(host: str, allow_network: bool, would: str) -> str | None:
+def token_for(page: Page, would: str) -> str | None:
     """A new token; None on loopback, where none is needed. Raises ConfigError beyond it, unless the user allows it:
     `would` says what others could do then."""
-    if is_loopback(host):
+    if is_loopback(page.host):
         return None
-    if not allow_network:
-        raise ConfigError(f"--host {host} would {would}; if you want that, add --allow-network: a token is then needed")
+    if not page.allow_network:
+        raise ConfigError(
+            f"--host {page.host} would {would}; if you want that, add --allow-network: a token is then needed"
+        )
     return secrets.token_urlsafe(24)
 
 
-async def serve_app(app: ASGIApp, listening: socket.socket, address: str, console: Console, opens: bool) -> None:
-    """Serves until Ctrl-C or SIGTERM. `opens`: shows the address in a browser, where there is a screen."""
+async def serve_app(app: ASGIApp, page: Page, listening: socket.socket, token: str | None, console: Console) -> None:
+    """Serves until Ctrl-C or SIGTERM; shows the page in a browser where there is a screen."""
+    address = _address(page.host, listening, token)
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     server = StoppableServer(web_settings(app))
     with server.capture_signals():  # before the line that says it serves: who reads it may stop it at once
         say(console, f"serving {address}", highlight=False)
         sys.stdout.flush()
-        if opens and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        if page.opens_browser and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
             open_browser(address)
         await server.serve(sockets=[listening])
 
@@ -178,27 +188,29 @@ def _table(config: RunConfig, words: Path | None) -> Table:
     else:
         trained, held_out = training_words(config, cards_of(config))
         scenarios = held_out or trained
-    names = names_of(config, game)
-    return Table(rules_of(config), names, scenarios)
+    check_words(config, {config.game.full_name: scenarios})
+    return Table(rules_of(config), names_of(config, game), scenarios)
 
 
 @contextlib.contextmanager
-def bound(host: str, port: int) -> Iterator[socket.socket]:
+def bound(page: Page) -> Iterator[socket.socket]:
     """A listening socket. Raises InputError if the address cannot be had."""
     try:
-        family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, kind, _, _, place = socket.getaddrinfo(page.host, page.port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, kind)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(place)
         listening.listen(64)
     except (OSError, OverflowError, UnicodeError) as error:  # the last of a name that no host can have
         reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"--port {port} on {host}: {reason}; choose another, or 0 for any free one") from error
+        raise InputError(
+            f"--port {page.port} on {page.host}: {reason}; choose another, or 0 for any free one"
+        ) from error
     with listening:
         yield listening
 
 
-def address_of(host: str, listening: socket.socket, token: str | None) -> str:
+def _address(host: str, listening: socket.socket, token: str | None) -> str:
     """What a person opens."""
     name = socket.gethostname() if host in ("0.0.0.0", "::") else host
     port = listening.getsockname()[1]

@@ -1,6 +1,7 @@
 """How large a model is, told without loading it: by its shape, and by the headers of its weights."""
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -102,11 +103,20 @@ def test_adapters_are_counted_as_peft_makes_them(tmp_path: Path) -> None:
         assert size.num_adapter_parameters(4, targets) == measured
 
 
-def test_a_damaged_header_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("header", [None, b"[1]", b'{"a": {"dtype": "F32"}}', b'{"a": 1}', b'{"a": "\xff"}'])
+def test_a_damaged_header_is_named(header: bytes | None, tmp_path: Path) -> None:
     folder = make_tiny_model(tmp_path)
-    (folder / "model.safetensors").write_bytes(b"\xff" * 64)
+    damaged = b"\xff" * 64 if header is None else struct.pack("<Q", len(header)) + header
+    (folder / "model.safetensors").write_bytes(damaged)
     with pytest.raises(ModelError, match=r"model\.safetensors.*copy the model again"):
         model_size(str(folder), None)
+
+
+@pytest.mark.parametrize("text", [b"{", b"\xff\xfe{}", b"[" * 100_000])
+def test_a_config_that_is_no_json_is_named(text: bytes, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(text)
+    with pytest.raises(ModelError, match=r"config\.json is not valid JSON"):
+        model_size(str(tmp_path), None)
 
 
 def test_a_family_that_is_not_known_is_counted_by_its_weights(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """How the server of `spag-ray serve` begins and ends."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -13,7 +14,9 @@ import pytest
 from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
-from cluster.serve.server import StoppableServer, open_browser, web_settings
+from cluster.serve.server import StoppableServer, _table, open_browser, web_settings
+from spag_ray.config.loading import load_config
+from spag_ray.errors import ConfigError
 from tests.support.runs import tiny_run
 from tests.support.served import HERE, Server
 
@@ -45,6 +48,17 @@ def test_a_browser_that_waits_for_the_page_does_not_keep_it_from_being_served(mo
     open_browser(HERE)
     is_served.set()
     assert is_shown.wait(10)
+
+
+def test_a_claim_that_the_referee_never_accepts_is_refused_before_a_person_plays(tmp_path: Path) -> None:
+    file = tmp_path / "german.yaml"
+    wordings = [{"attacker": "Das Wort ist {target_word}.", "defender": "Sag: Ich kenne das Wort! Es ist `X`!"}]
+    file.write_text(
+        json.dumps({"style": "chat", "wordings": wordings, "claim": "Ich kenne das Wort! Es ist `{word}`!"})
+    )
+    _table(load_config("quickstart"), None)
+    with pytest.raises(ConfigError, match="is no guess to the strict referee"):
+        _table(load_config("quickstart", [f"prompts={file}"]), None)
 
 
 def test_no_model_is_asked_after_the_end(tiny_model: Path, words: Path, tmp_path: Path, caplog: Any) -> None:

@@ -9,10 +9,11 @@ import pytest
 from rich.console import Console
 from starlette.exceptions import HTTPException
 
-from cluster.commands.watch_web import PageWanted, run_watch_web
+from cluster.commands.watch_web import run_watch_web
 from cluster.serve import live
 from cluster.serve.guard import Guard
 from cluster.serve.live import LiveRun, config_differences, live_runs, make_live_app
+from cluster.serve.server import Page
 from spag_ray.config.files import write_config
 from spag_ray.config.loading import load_config
 from spag_ray.errors import ConfigError, SpagError
@@ -176,7 +177,7 @@ def test_only_keys_with_different_values_are_listed_and_no_secrets(tmp_path: Pat
 )
 def test_what_a_page_cannot_do_is_refused(targets: list[str], run: str | None, once: bool, said: str) -> None:
     with pytest.raises((ConfigError, SpagError), match=said):
-        run_watch_web(targets, PageWanted(), run, once, Console())
+        run_watch_web(targets, Page(), run, once, Console())
 
 
 async def test_runs_whose_names_are_no_utf8_are_shown(run: Path) -> None:

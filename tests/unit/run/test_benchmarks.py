@@ -3,6 +3,8 @@
 import argparse
 import os
 import random
+import runpy
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -211,3 +213,23 @@ def test_puzzles_are_tasks_that_the_harness_reads(tmp_path: Path) -> None:
 
 def test_rates_are_of_the_games_that_were_played_which_make_whole_versions() -> None:
     assert [whole_versions(games) for games in (1, 1000, 1999, 100_000)] == [1000, 1000, 1000, 100_000]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "told"),
+    [
+        ("chat_templates", ["gone.jinja"], "gone.jinja cannot be read"),
+        ("deck_difficulty", ["gone.yaml"], "gone.yaml: no such file"),
+        ("hearing", ["gone"], "gone/config.yaml: no such file"),
+        ("proof", ["run", "--seeds", "x"], "--seeds x: 'x' is no seed"),
+    ],
+)
+def test_a_slip_in_a_command_of_a_page_is_one_line(
+    name: str, arguments: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        runpy.run_module(f"benchmarks.{name}", run_name="__main__")
+    said = capsys.readouterr().err
+    assert said.startswith(f"spag-ray: {told}")
+    assert said.count("\n") == 1

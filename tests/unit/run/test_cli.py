@@ -6,15 +6,18 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
+from rich.console import Console
 
 from cluster.cli import app
 from cluster.commands.evaluate import with_tasks
+from cluster.commands.match import MatchWanted, run_match
 from cluster.guarded import FLOORS, run_guarded
 from cluster.runtime.run_folder import make_run_folder
 from cluster.schedules.tournament import Entrant
@@ -22,6 +25,8 @@ from spag_ray import __version__
 from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import RunFolderError, extra
+from spag_ray.game.rules import Outcome
+from spag_ray.results.matches import Game, Match, read_matches, write_matches
 from tests.support.tiny_model import TARGETS, make_tiny_model
 
 
@@ -382,6 +387,28 @@ def test_an_interrupted_command_can_be_called_again(
         *tiny(tiny_model, words, "engine.max_model_len=512"),
     )
     assert said == f"spag-ray: {tmp_path / 'games.json.run-2'}\n"
+
+
+def test_an_interrupted_match_keeps_what_was_played(
+    tiny_model: Path, words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = [Match("a", "b", (Game("river", Outcome.TIED, 8),))]
+
+    @contextmanager
+    def interrupted(_: RunConfig, folder: Path, *__: Any, **___: Any) -> Iterator[None]:
+        write_matches(folder / "matches.json", played)
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr("cluster.commands.match.placed_run", interrupted)
+    for check in ("in_a_process", "check_playing"):
+        monkeypatch.setattr(f"cluster.commands.match.{check}", lambda *_, **__: None)
+    config = parse_config({"model": str(tiny_model), "words": {"source": str(words), "num_held_out": 2}})
+    out = tmp_path / "matches.json"
+    with pytest.raises(KeyboardInterrupt):
+        run_match(config, MatchWanted(("a=scripted", "b=scripted"), out=out), Console(quiet=True))
+    assert [match.key for match in read_matches(out)] == [("a", "b", "taboo")]
+    assert read_matches(out)[0].models == ("scripted", "scripted")
 
 
 def test_the_base_of_a_runs_stages_is_the_runs(

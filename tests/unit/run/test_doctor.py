@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from cluster.checks import cluster_checks, node_report
 from cluster.checks.check_results import (
@@ -26,6 +27,8 @@ from cluster.commands import doctor
 from cluster.planning.model_size import ModelSize
 from cluster.types import Node, NodeResources
 from spag_ray.config.loading import load_config, parse_config
+from spag_ray.config.run import RunConfig
+from spag_ray.games.kuhn import KuhnPoker
 from tests.support.runs import tiny_run
 
 HERE = NodeReport("here", {"torch": "2.13.0", "cuda": ""}, {}, True, (), "", 2**34, 2**30, None)
@@ -68,6 +71,31 @@ def test_a_package_that_a_check_cannot_import_is_a_failed_check(
     assert failed.pop("object store")
     checks = ("files", "imports", "model", "prompts", "saving")
     assert failed == dict.fromkeys(checks, f"{type(error).__name__}: no nltk")
+
+
+def test_a_games_own_fault_is_not_looked_for_in_a_scenario_that_it_does_not_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "some.py").write_text(
+        "from spag_ray.games.kuhn import KuhnPoker\nclass Some(KuhnPoker):\n    is_exhaustive = False\n"
+    )
+    checked: list[Any] = []
+    monkeypatch.setattr(doctor, "in_a_process", lambda check, *given, **_: checked.append(given))
+    monkeypatch.setattr(doctor, "check_imports", lambda _: None)
+    settings = {"game": {"name": f"{tmp_path}/some.py:Some"}, "words": {"num_held_out": 100}, "prompts": "lines"}
+    config = parse_config({**settings, "cluster": {"object_store_gib": 9000}})
+    (fault, *_) = doctor._results(config, tmp_path)
+    assert "words.num_held_out is 100" in fault.text
+    scenarios = [given[2] for given in checked if len(given) == 5]
+    assert scenarios == [{config.game.full_name: list(KuhnPoker().scenarios()[:1])}]
+
+
+def test_what_a_check_says_is_printed_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = "/models/[b]/:dog:/x cannot be read"
+    monkeypatch.setattr(doctor, "_results", lambda *_: iter([CheckResult("model", "fail", told)]))
+    console = Console(width=40, record=True)
+    assert not doctor.run_doctor(RunConfig(), tmp_path, console)
+    assert console.export_text() == f"fail  model         {told}\n1 check failed\n"
 
 
 def test_a_prompt_file_in_german_is_a_failed_check(tiny_model: Path, words: Path, tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_where_git_cannot_be_called_a_folder_with_rules_for_it_is_refused(
         named_files(with_tasks())
     (here / "tasks" / ".gitignore").unlink()
     names = {"a.yaml", "again.yaml", "ignored", "notes.env", "sub/b.yaml", "sub/private.txt"}
-    assert {path.as_posix() for _, path in named_files(with_tasks())} == {f"tasks/{name}" for name in names}
+    assert {path.as_posix() for path in named_files(with_tasks()).files} == {f"tasks/{name}" for name in names}
     (here / "tasks" / ".git").mkdir()
     with unknown:
         named_files(with_tasks())

@@ -12,14 +12,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from actors.models import load_tokenizer
 from cluster.checks import preflight, vllm_build
 from cluster.checks.preflight import (
     check_claims,
     check_files,
+    check_learning,
     check_listener,
     check_model,
+    check_playing,
     check_rows,
     check_run,
+    check_training_data,
     check_words,
 )
 from spag_ray.config.loading import parse_config
@@ -135,6 +139,14 @@ def test_rows_of_training_data_cannot_be_listened_to(tmp_path: Path) -> None:
     check_files(parse_config({"imitation": settings, "objective": {"listening_coeff": 0.5}}))
     with pytest.raises(ConfigError, match=r"imitation.listening_coeff: .*rows\.json has rows"):
         check_files(parse_config({"imitation": {**settings, "listening_coeff": 0.5}}))
+
+
+def test_a_long_row_is_refused_before_learn_begins_its_only_pass(tiny_model: Path) -> None:
+    config, tokenizer = parse_config({"learner": {"max_tokens_per_microbatch": 512}}), load_tokenizer(str(tiny_model))
+    rows = [{**LONG_ROW, "query": "q"}, {**LONG_ROW, "type": "sft"}]
+    check_training_data(config, str(tiny_model), "data.json", rows[:1], tokenizer)
+    with pytest.raises(ConfigError, match=r"data\.json: row 1 has 6\d\d tokens, and a micro-batch holds 512: raise"):
+        check_training_data(config, str(tiny_model), "data.json", rows, tokenizer)
 
 
 INSTRUCTIONS = [{"instruction": "say", "input": "", "output": output} for output in ("it", "water " * 600)]
@@ -264,14 +276,28 @@ def test_an_engine_without_a_gpu_is_refused_where_vllm_is_built_for_gpus(
     build: str, num_gpus: int, refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = parse_config({"engine": {"num_gpus": num_gpus}, "learner": {"num_gpus": num_gpus}})
+    monkeypatch.setattr(preflight, "check_imports", lambda *_, **__: None)
     check_files(config)
     monkeypatch.setattr(vllm_build, "version", lambda package: {"vllm": build}[package])
-    if refused:
-        with pytest.raises(ConfigError, match=r"vLLM 0\.32\.0 is built for GPUs: use a configuration for GPUs"):
-            check_files(config)
-        check_files(parse_config({"engine": {"kind": "transformers"}}))
-    else:
-        check_files(config)
+    check_learning(config)  # `learn` starts no engine
+    for check in (check_files, check_playing):
+        if refused:
+            with pytest.raises(ConfigError, match=r"vLLM 0\.32\.0 is built for GPUs: use a configuration for GPUs"):
+                check(config)
+            check(parse_config({"engine": {"kind": "transformers"}}))
+        else:
+            check(config)
+
+
+def test_what_only_plays_is_refused_for_what_its_run_would_fail_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "check_imports", lambda *_, **__: None)
+    monkeypatch.setattr("cluster.planning.plan_checks.unknown_argument", lambda names: ", ".join(names) or None)
+    engine = parse_config({"engine": {"vllm": {"enforce_eagre": True}}})
+    with pytest.raises(ConfigError, match="enforce_eagre"):
+        check_playing(engine)
+    check_playing(engine, has_engines=False)
+    with pytest.raises(ConfigError, match=r"tracking\.callbacks"):
+        check_playing(parse_config({"tracking": {"callbacks": ["gone.py:Gone"]}}), has_engines=False)
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from cluster import console
 from cluster.run.run import last_episodes
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.log import EpisodeLog, segments
@@ -15,6 +17,7 @@ from spag_ray.episodes.wire import encode
 from spag_ray.errors import InputError
 from spag_ray.game.rules import EndReason, Outcome, Role, Verdict
 from spag_ray.game.turn import Turn
+from spag_ray.plain_yaml import parse_settings
 
 
 def test_the_last_episodes_come_from_the_newest_segments(tmp_path: Path) -> None:
@@ -44,6 +47,29 @@ def test_the_last_episodes_come_from_the_newest_segments(tmp_path: Path) -> None
     assert numbers(9, None, "match-qwen2+5@spag-2") == [("match-qwen2+5@spag-2", number) for number in range(2)]
     with pytest.raises(InputError, match="there are attacker wins"):
         numbers(1, "won", None)
+
+
+def test_a_run_that_a_session_starts_has_the_dtypes_of_the_clusters_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the session's machine would make it slow, or refuse to continue it."""
+    sent: list[Any] = []
+
+    def answered(*given: Any) -> list[str]:
+        sent.append(given)
+        return []
+
+    def remote(_: Any) -> Any:
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *given: given))
+
+    monkeypatch.setattr(console.ray, "remote", remote)
+    monkeypatch.setattr(console, "get", answered)
+    for name in ("_connect", "attach"):
+        monkeypatch.setattr(console, name, lambda *_, **__: None)
+    monkeypatch.setattr(console, "runs_here", list)
+    console.launch("quickstart", "ray://head:10001", "/shared/run", overrides=["engine.dtype=float32"])
+    (((text, folder, resume), _),) = sent
+    settings = parse_settings(text, "sent")
+    assert (settings["engine"]["dtype"], folder, resume) == ("float32", "/shared/run", False)
+    assert "dtype" not in settings["learner"]
 
 
 def test_a_session_imports_nothing_that_its_environment_lacks() -> None:
