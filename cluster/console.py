@@ -29,6 +29,7 @@ from cluster.launch.parcel import named_files, parcel_of
 from cluster.monitor.progress import describe
 from cluster.runtime.output_files import label_of
 from cluster.runtime.ray_session import (
+    ACTOR_LOST,
     ANSWER_WITHIN_S,
     ENVIRONMENT,
     NAMESPACE,
@@ -190,7 +191,7 @@ class AttachedRun:
         """Raises ClusterError if the run is not there any more, or does not answer."""
         try:
             return get(call(self._handle), timeout_s)
-        except ray.exceptions.RayActorError as error:
+        except ACTOR_LOST as error:
             if is_unavailable(error):
                 raise AwayError(f"run {self.name} cannot be reached now ({first_line(error)}); ask again") from error
             raise ClusterError(

@@ -21,7 +21,7 @@ from actors.policy import Score
 from cluster.handles import Ref
 from cluster.learning.direct_channel import Answers, DirectChannel, gather
 from cluster.learning.learner_group import LearnerGroup
-from cluster.runtime.ray_session import first_line
+from cluster.runtime.ray_session import ACTOR_LOST, first_line
 from cluster.types import Engine
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import LearnersLostError
@@ -121,7 +121,7 @@ def verify_weights(
     began = time.perf_counter()
     try:
         expected = ray.get(exported.probe_ref, timeout=exported.learners.timeout_s)
-    except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
+    except (*ACTOR_LOST, ray.exceptions.GetTimeoutError) as error:
         raise LearnersLostError(f"the learner has not scored the probe: {first_line(error)}") from error
 
     def score(engine: Engine) -> Ref[list[Score]]:

@@ -9,7 +9,7 @@ import ray
 
 from actors.arena import GameTask
 from actors.league import Opponents
-from cluster.runtime.ray_session import get
+from cluster.runtime.ray_session import ACTOR_LOST, get
 from cluster.schedules.playground import Playground
 from cluster.types import Seat, engine_players
 from spag_ray.episodes.episode import Episode, GameCount, count_by_game
@@ -147,7 +147,7 @@ def _play_all(ground: Playground, stage: str, total: int, tasks: Sequence[GameTa
                 index, name = plays.pop(play)
                 try:
                     get(play)
-                except ray.exceptions.RayActorError as error:
+                except ACTOR_LOST as error:
                     arena = ground.arenas.replace(index, name, error)
                     there = ground.buffer.get(ground.buffer.handle.played.remote(stage))
                     left = [task for task in shares[index] if task.number not in there]

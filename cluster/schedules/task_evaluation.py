@@ -23,7 +23,7 @@ from cluster.handles import Actor, Handle, actor_method
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.rollout.remote_policy import RemotePolicy
 from cluster.runtime.output_files import label_of
-from cluster.runtime.ray_session import get, redirect_output
+from cluster.runtime.ray_session import ACTOR_LOST, get, redirect_output
 from cluster.schedules.playground import Playground
 from cluster.supervision.restart_budget import RestartBudget
 from cluster.types import Engine
@@ -113,7 +113,7 @@ class TaskEvaluation:
                     actor = actor or self._start(model)
                     try:
                         rows = self._ask(actor, name, stage, policy)
-                    except (ray.exceptions.RayActorError, EngineGoneError, HarnessStuckError) as error:
+                    except (*ACTOR_LOST, EngineGoneError, HarnessStuckError) as error:
                         is_stuck = isinstance(error, HarnessStuckError)
                         self.restarts.count("evaluation", str(error) if is_stuck else error)
                         ray.kill(actor)

@@ -41,6 +41,7 @@ def failed(cause: Exception) -> Exception:
     [
         (ray.exceptions.ActorDiedError(), True, False),
         (ray.exceptions.GetTimeoutError(), True, False),
+        (ray.exceptions.OutOfMemoryError("the node ran low on memory"), True, False),
         (ray.exceptions.ActorUnavailableError("connection reset", None), False, True),
         (failed(ray.exceptions.ActorDiedError()), False, False),
         (failed(ValueError()), False, False),
