@@ -36,6 +36,7 @@ from cluster.runtime.ray_session import (
     ClusterError,
     first_line,
     get,
+    is_gone,
     is_unavailable,
     log_options,
 )
@@ -44,6 +45,7 @@ from cluster.types import Progress
 from spag_ray.config.loading import load_config, parse_config, to_yaml
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import InputError, meant
+from spag_ray.game.rules import Role
 from spag_ray.host.addresses import Form, check_address
 
 if TYPE_CHECKING:
@@ -130,7 +132,10 @@ class AttachedRun:
         game: str | None = None,
     ) -> str:
         """Play against the newest weights, at the prompt; an empty line or Ctrl-D gives up. `say` is called with the
-        prompt, and returns your text. `game`: which one, if the run has several. Returns the outcome."""
+        prompt, and returns your text. `game`: which one, if the run has several. Returns the outcome. Raises InputError
+        for a word, or another scenario, that the game does not have."""
+        if as_role not in tuple(Role):
+            raise InputError(f"as_role is {as_role!r}; there are {', '.join(Role)}{meant(as_role, Role)}")
         turns: list[str] = []
         while True:
             answered = self._next_turn(word, turns, as_role, game)
@@ -194,6 +199,10 @@ class AttachedRun:
         except ACTOR_LOST as error:
             if is_unavailable(error):
                 raise AwayError(f"run {self.name} cannot be reached now ({first_line(error)}); ask again") from error
+            if not is_gone(error):
+                raise ClusterError(
+                    f"run {self.name}: a process of it has ended during the call ({first_line(error)}); ask again"
+                ) from error
             raise ClusterError(
                 f"run {self.name} is no longer there: it has ended or died; its folder says which. To "
                 "continue it, use --resume"
@@ -237,6 +246,8 @@ def launch(
     Raises SpagError for an unusable configuration, model or folder.
     """
     settings = load_config(config, overrides) if isinstance(config, str) else config
+    if overrides and settings is config:
+        raise InputError("overrides change a configuration that is named by its path; this one has to have its values")
     if run_dir is None:
         raise InputError("run_dir: name the run's folder, an absolute path that every node of the cluster shares")
     check_run_dir(Path(run_dir))

@@ -206,7 +206,9 @@ class Retry:
 
 
 def first_line(error: BaseException | str) -> str:
-    """The message of an error, without Ray's stack traces."""
+    """The message of an error, without Ray's stack traces: of one that an actor's method raised, that one's."""
+    while isinstance(error, ray.exceptions.RayTaskError) and error.cause is not None:
+        error = error.cause
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
