@@ -131,7 +131,7 @@ class LearningPolicy:
     def publish(self, engines: Sequence[Engine], gate: Gate) -> dict[Engine, str]:
         """Give the exported version to these engines; returns {engine: why} of those that were stopped."""
         assert self._published is not None
-        with self._learners_to_blame():
+        with self._learners_to_blame(self._published):
             report, lost = self._hand_out(self._published, engines, gate)
         self._published.report = report
         self.version, self._is_published = self._published.version, True
@@ -196,7 +196,7 @@ class LearningPolicy:
         """
         lost: dict[Engine, str] = {}
         try:
-            with self._learners_to_blame():
+            with self._learners_to_blame(exported):
                 report, lost = self._hand_out(exported, engines)
                 taken = [engine for engine in engines if engine not in lost]
                 if self._probe is not None and taken:
@@ -224,15 +224,17 @@ class LearningPolicy:
         return replace(again, seconds=seconds, broken_channels=1), lost | lost_again
 
     @contextlib.contextmanager
-    def _learners_to_blame(self) -> Iterator[None]:
+    def _learners_to_blame(self, exported: Export) -> Iterator[None]:
         """Turn a WeightSyncError into LearnersLostError if a learner rank has died: that is the cause, and the engines
-        that were stopped have not failed."""
+        that were stopped have not failed. Raises the learner's own error if it failed to compute a bucket."""
         try:
             yield
         except WeightSyncError as refused:
             if (learners := self.learners) is not None:
                 try:
                     learners.check_alive(wait_s=5.0)
+                    for bucket in exported.bucket_refs:
+                        learners.results([bucket])  # one at a time: they may be another node's
                 except LearnersLostError as error:
                     error.stopped = error.stopped or refused.stopped
                     raise
