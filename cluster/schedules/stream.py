@@ -45,6 +45,7 @@ def streaming(
         with contextlib.suppress(ray.exceptions.RayError):
             ground.buffer.get(ground.buffer.handle.close_stream.remote())
         stream.stop()
+        ground.elastic.learner_waits = None  # nobody learns beside what is played from now on
 
 
 class Stream:
