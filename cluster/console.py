@@ -171,6 +171,15 @@ class AttachedRun:
             time.sleep(0.5)
         raise ClusterError(f"{self.name} wrote no checkpoint within {timeout_s:g} s; it is written once it is reached")
 
+    def add_engine(self, policy: str = "policy") -> str:
+        """Add an engine to a policy that learns; returns the engine's name. It plays once it has the newest weights."""
+        within_s = self.config.cluster.placement_timeout_s + self.config.engine.start_timeout_s + ANSWER_WITHIN_S
+        return self._ask(lambda run: run.add_engine.remote(policy), within_s)
+
+    def remove_engine(self, name: str) -> None:
+        """Remove an engine; what it was asked for and has not answered is asked of others."""
+        self._ask(lambda run: run.remove_engine.remote(name))
+
     def stop(self, timeout_s: float | None = None) -> None:
         """Stop the run at a point where nothing is lost, and free its resources; kill it if it takes too long."""
         seconds = self.config.checkpoint.stop_within_s if timeout_s is None else timeout_s

@@ -199,6 +199,12 @@ def test_a_seat_that_no_game_has_is_refused_before_the_run_is_asked(monkeypatch:
         Asked(monkeypatch).run.play("river", as_role=seat)
 
 
+def test_a_session_adds_and_removes_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Asked(monkeypatch, add_engine=["engine-policy-added-1"], remove_engine=[None])
+    session.run.remove_engine(session.run.add_engine())
+    assert session.asked == ["described", "add_engine", "remove_engine"]
+
+
 def test_overrides_of_a_configuration_that_is_no_file_are_not_dropped_in_silence() -> None:
     with pytest.raises(InputError, match="overrides change a configuration that is named by its path"):
         launch(parse_config({}), "ray://one:10001", "/shared/one", overrides=["seed=2"])
