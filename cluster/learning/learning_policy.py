@@ -12,6 +12,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import ray
+
 from cluster.learning.direct_channel import DirectChannel, gather
 from cluster.learning.learner_group import LearnerGroup
 from cluster.learning.memory_fault import memory_advice
@@ -30,10 +32,7 @@ from spag_ray.stages import Stage
 
 
 class LearningPolicy:
-    """`name` stamps its turns; `roles` are the seats that it plays. `says` is told what a start of learners waits for:
-    whoever shows that sets it."""
-
-    says: Says = staticmethod(says_nothing)
+    """`name` stamps its turns; `roles` are the seats that it plays. `says` is told what their start waits for."""
 
     def __init__(
         self,
@@ -45,6 +44,7 @@ class LearningPolicy:
         recorder: Recorder,
         probe: Probe | None = None,
         reservation: Reservation | None = None,
+        says: Says = says_nothing,
     ) -> None:
         self.name = name
         self.roles = roles
@@ -56,6 +56,7 @@ class LearningPolicy:
         self._recorder = recorder
         self._probe = probe
         self._reservation = reservation
+        self._says = says
         self._published: Export | None = None  # the version that was exported last
         # A folder with the learner's weights, and the version that they are or become; whether they are it already.
         self._kept: tuple[str, int] | None = None
@@ -80,7 +81,7 @@ class LearningPolicy:
             name=f"{label}-{label_of(self._folder)}",
             reservation=self._reservation,
             advice=lambda: memory_advice(self._config, self.model),
-            says=partial(self.says, label),
+            says=partial(self._says, label),
         )
         if self._config.channel != "object_store":
             self._direct = DirectChannel(self.learners, self._config)
@@ -233,8 +234,9 @@ class LearningPolicy:
             if (learners := self.learners) is not None:
                 try:
                     learners.check_alive(wait_s=5.0)
-                    for bucket in exported.bucket_refs:
-                        learners.results([bucket])  # one at a time: they may be another node's
+                    for bucket in exported.bucket_refs:  # one at a time: they may be another node's
+                        with contextlib.suppress(ray.exceptions.RayError):
+                            learners.results([bucket])
                 except LearnersLostError as error:
                     error.stopped = error.stopped or refused.stopped
                     raise
