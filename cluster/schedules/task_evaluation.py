@@ -114,8 +114,7 @@ class TaskEvaluation:
                     try:
                         rows = self._ask(actor, name, stage, policy)
                     except (*ACTOR_LOST, EngineGoneError, HarnessStuckError) as error:
-                        is_stuck = isinstance(error, HarnessStuckError)
-                        self.restarts.count("evaluation", str(error) if is_stuck else error)
+                        self.restarts.count("evaluation", error)
                         ray.kill(actor)
                         actor = None
                 self._take(rows, policy)
@@ -165,7 +164,9 @@ class TaskEvaluation:
                 found, progress = get(progress), actor.progress.remote()
                 answered, patience_s = time.monotonic(), self.ground.config.supervision.heartbeat_timeout_s
             if time.monotonic() - answered > patience_s:
-                raise HarnessStuckError(f"the evaluation of {name} has not answered a heartbeat for {patience_s:g} s")
+                raise HarnessStuckError(
+                    f"the evaluation of {name} has not answered a heartbeat for {patience_s:g} s"
+                ) from ray.exceptions.GetTimeoutError()
         rows, num_cut = get(asked)
         if num_cut:
             length = self.ground.config.engine.max_model_len
