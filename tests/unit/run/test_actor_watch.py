@@ -40,7 +40,7 @@ def test_an_actor_that_died_or_was_ended_for_memory_does_not_end_the_watch(
     rays = SimpleNamespace(wait=lambda calls, timeout: (calls, []), get=get, exceptions=ray.exceptions)
     monkeypatch.setattr(actor_watch, "ray", rays)
     watch, handle = ActorWatch(5.0), Handle(error)
-    watch.watch("it", handle, is_restarted)  # type: ignore[arg-type]
+    watch.watch("it", handle, is_restarted)
     for _ in range(3):
         watch._look()
     assert watch.reason("it") is None, "it was not killed by this watch"
