@@ -29,12 +29,14 @@ from cluster.launch.parcel import named_files, parcel_of
 from cluster.monitor.progress import describe
 from cluster.runtime.output_files import label_of
 from cluster.runtime.ray_session import (
+    ACTOR_LOST,
     ANSWER_WITHIN_S,
     ENVIRONMENT,
     NAMESPACE,
     ClusterError,
     first_line,
     get,
+    is_gone,
     is_unavailable,
     log_options,
 )
@@ -43,6 +45,7 @@ from cluster.types import Progress
 from spag_ray.config.loading import load_config, parse_config, to_yaml
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import InputError, meant
+from spag_ray.game.rules import Role
 from spag_ray.host.addresses import Form, check_address
 
 if TYPE_CHECKING:
@@ -129,7 +132,10 @@ class AttachedRun:
         game: str | None = None,
     ) -> str:
         """Play against the newest weights, at the prompt; an empty line or Ctrl-D gives up. `say` is called with the
-        prompt, and returns your text. `game`: which one, if the run has several. Returns the outcome."""
+        prompt, and returns your text. `game`: which one, if the run has several. Returns the outcome. Raises InputError
+        for a word, or another scenario, that the game does not have."""
+        if as_role not in tuple(Role):
+            raise InputError(f"as_role is {as_role!r}; there are {', '.join(Role)}{meant(as_role, Role)}")
         turns: list[str] = []
         while True:
             answered = self._next_turn(word, turns, as_role, game)
@@ -165,6 +171,15 @@ class AttachedRun:
             time.sleep(0.5)
         raise ClusterError(f"{self.name} wrote no checkpoint within {timeout_s:g} s; it is written once it is reached")
 
+    def add_engine(self, policy: str = "policy") -> str:
+        """Add an engine to a policy that learns; returns the engine's name. It plays once it has the newest weights."""
+        within_s = self.config.cluster.placement_timeout_s + self.config.engine.start_timeout_s + ANSWER_WITHIN_S
+        return self._ask(lambda run: run.add_engine.remote(policy), within_s)
+
+    def remove_engine(self, name: str) -> None:
+        """Remove an engine; what it was asked for and has not answered is asked of others."""
+        self._ask(lambda run: run.remove_engine.remote(name))
+
     def stop(self, timeout_s: float | None = None) -> None:
         """Stop the run at a point where nothing is lost, and free its resources; kill it if it takes too long."""
         seconds = self.config.checkpoint.stop_within_s if timeout_s is None else timeout_s
@@ -190,9 +205,13 @@ class AttachedRun:
         """Raises ClusterError if the run is not there any more, or does not answer."""
         try:
             return get(call(self._handle), timeout_s)
-        except ray.exceptions.RayActorError as error:
+        except ACTOR_LOST as error:
             if is_unavailable(error):
                 raise AwayError(f"run {self.name} cannot be reached now ({first_line(error)}); ask again") from error
+            if not is_gone(error):
+                raise ClusterError(
+                    f"run {self.name}: a process of it has ended during the call ({first_line(error)}); ask again"
+                ) from error
             raise ClusterError(
                 f"run {self.name} is no longer there: it has ended or died; its folder says which. To "
                 "continue it, use --resume"
@@ -236,6 +255,8 @@ def launch(
     Raises SpagError for an unusable configuration, model or folder.
     """
     settings = load_config(config, overrides) if isinstance(config, str) else config
+    if overrides and settings is config:
+        raise InputError("overrides change a configuration that is named by its path; this one has to have its values")
     if run_dir is None:
         raise InputError("run_dir: name the run's folder, an absolute path that every node of the cluster shares")
     check_run_dir(Path(run_dir))

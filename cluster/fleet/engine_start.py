@@ -17,7 +17,7 @@ from cluster.handles import EngineHandle, Ref
 from cluster.planning.reservation import Reservation
 from cluster.rollout.engine_actor import EngineActor, Pulse, slowest
 from cluster.runtime.output_files import label_of
-from cluster.runtime.ray_session import get
+from cluster.runtime.ray_session import ACTOR_LOST, get
 from cluster.supervision.tasks import Tasks
 from cluster.types import Engine, Says, says_nothing
 from spag_ray.config.engine import EngineConfig
@@ -86,7 +86,7 @@ class EngineStarter:
                             for engine in together
                         ]
                         self._wait_until_up(together, starts, shown, gives_up)
-            except ray.exceptions.RayActorError as error:
+            except ACTOR_LOST as error:
                 told = f"an engine's process ended while it started ({' '.join(str(error).split())[:300]})"
                 raise EngineGoneError(f"{told}; see {self.folder}/logs") from error
         except BaseException:

@@ -30,7 +30,15 @@ from cluster.run.checkpoint import to_resume
 from cluster.run.parts import Prepared
 from cluster.run.run import CONCURRENCY_GROUPS, Run, RunHandle
 from cluster.runtime.output_files import label_of
-from cluster.runtime.ray_session import NAMESPACE, ClusterError, NoAnswerError, get, is_unavailable, ray_session
+from cluster.runtime.ray_session import (
+    ACTOR_LOST,
+    NAMESPACE,
+    ClusterError,
+    NoAnswerError,
+    get,
+    is_unavailable,
+    ray_session,
+)
 from cluster.runtime.run_folder import (
     check_can_be_made,
     check_continues,
@@ -301,5 +309,5 @@ def watch_run(
 
     try:
         watch(console, is_done, status, keep)
-    except ray.exceptions.RayActorError:
+    except ACTOR_LOST:
         return  # the caller reads why it ended

@@ -155,7 +155,7 @@ def gather(
                 node = re.search(r"\bip: ?[\d.]+", str(error))  # by which restarts are told apart (restart_budget.py)
                 answers.lost[engine] = f"{engine.name}: {first_line(error)}{f' ({node[0]})' if node else ''}"
             else:
-                answers.refuse(engine, f"{engine.name}: {first_line(getattr(error, 'cause', None) or error)}")
+                answers.refuse(engine, f"{engine.name}: {first_line(error)}")
     return answers
 
 

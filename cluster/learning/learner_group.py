@@ -20,7 +20,7 @@ from cluster.learning.direct_channel import EngineClient, SendReport
 from cluster.learning.learner_actor import LearnerActor, LearnerHandle
 from cluster.learning.memory_fault import out_of_memory
 from cluster.planning.reservation import Reservation
-from cluster.runtime.ray_session import get
+from cluster.runtime.ray_session import ACTOR_LOST, get
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import LearnerConfig
 from spag_ray.errors import LearnerError, LearnersLostError
@@ -75,11 +75,11 @@ class LearnerGroup:
         with self._starting():
             self._says("starting its process")
             self._reservation.wait_for(self._names, self._ranks, config.num_cpus, config.num_gpus)
-            nodes = self._get([rank.node.remote() for rank in self._ranks])
+            nodes = self.results([rank.node.remote() for rank in self._ranks])
             ranks_here = [nodes.count(node) for node in nodes]
             self._says("importing")
             each = zip(self._ranks, ranks_here, strict=True)
-            self._get([rank.prepare.remote(config, num_here) for rank, num_here in each])
+            self.results([rank.prepare.remote(config, num_here) for rank, num_here in each])
             self.nodes, self._ranks_here = frozenset(nodes), ranks_here
 
     def start(self) -> None:
@@ -90,12 +90,12 @@ class LearnerGroup:
         model, config, objective = self._model, self._config, self._objective
         with self._starting():
             self._says("loading the model")
-            (master,) = self._get([self._ranks[0].meeting_place.remote()])
+            (master,) = self.results([self._ranks[0].meeting_place.remote()])
             started = [
                 rank.start.remote(model, config, objective, rank=index, master=master, num_here=num_here)
                 for index, (rank, num_here) in enumerate(zip(self._ranks, self._ranks_here, strict=True))
             ]
-            loaded = self._get(started)[0]
+            loaded = self.results(started)[0]
             self.num_tensors, self.adapter = loaded.num_tensors, loaded.adapter
             self._num_buckets, self._vocabulary_size = loaded.num_buckets, loaded.vocabulary_size
         self.has_started = True
@@ -114,11 +114,11 @@ class LearnerGroup:
         """Raises LearnersLostError for a dead rank: it is found within `wait_s`, or by a later call. A busy rank does
         not answer, and counts as alive."""
         if wait_s:
-            self._get(ray.wait(self._ready(), num_returns=len(self._ranks), timeout=wait_s)[0])
+            self.results(ray.wait(self._ready(), num_returns=len(self._ranks), timeout=wait_s)[0])
             return
         beats = self._beats or self._ready()
         ended, self._beats = ray.wait(beats, num_returns=len(beats), timeout=0)
-        self._get(ended)
+        self.results(ended)
 
     def _ready(self) -> list[Ref[None]]:
         return [rank.__ray_ready__.remote() for rank in self._ranks]
@@ -165,7 +165,7 @@ class LearnerGroup:
             for rank, share in zip(self._ranks, shares, strict=True)
         ]
         scores: dict[int, NDArray[np.float32]] = {}
-        for share, found in zip(shares, self._get(refs), strict=True):
+        for share, found in zip(shares, self.results(refs), strict=True):
             scores |= dict(zip(share, found, strict=True))
         return [scores[index] for index in range(len(turns))]
 
@@ -174,7 +174,7 @@ class LearnerGroup:
         those of the current weights."""
         shares = Batch(tuple(games), tuple(sft)).shares(len(self._ranks))
         steps = [rank.call.remote("step", own, at_start) for rank, own in zip(self._ranks, shares, strict=True)]
-        return cast(StepReport, self._get(steps)[0])
+        return cast(StepReport, self.results(steps)[0])
 
     def bucket_refs(self) -> list[Ref[Bucket]]:
         """The current weights, one object-store reference per bucket.
@@ -202,12 +202,12 @@ class LearnerGroup:
 
     def open_channel(self, channel: str, client: EngineClient) -> None:
         """Connect the ranks with the client's engines; call it again when the engines have changed."""
-        (address,) = self._get([self._ranks[0].meeting_place.remote()])
-        self._get([rank.open_channel.remote(channel, client, address) for rank in self._ranks])
+        (address,) = self.results([self._ranks[0].meeting_place.remote()])
+        self.results([rank.open_channel.remote(channel, client, address) for rank in self._ranks])
 
     def send(self, version: int) -> SendReport:
         """Send the current weights, as `version`, to the engines of the open channel; returns rank 0's report."""
-        return self._get([rank.send.remote(version) for rank in self._ranks])[0]
+        return self.results([rank.send.remote(version) for rank in self._ranks])[0]
 
     def save_state(self, folder: str) -> None:
         """Save all that is needed to resume from here; each rank writes its part."""
@@ -230,20 +230,21 @@ class LearnerGroup:
             self._reservation.leave(name)
 
     def _all(self, method: str, *arguments: Any) -> list[Any]:
-        return self._get(self._ask(method, *arguments))
+        return self.results(self._ask(method, *arguments))
 
     def _ask(self, method: str, *arguments: Any) -> list[Ref[Any]]:
         """Call a method of every rank's Learner."""
         return [rank.call.remote(method, *arguments) for rank in self._ranks]
 
-    def _get(self, refs: Sequence[Ref[R]]) -> list[R]:
+    def results(self, refs: Sequence[Ref[R]]) -> list[R]:
+        """Of calls of ranks. Raises LearnersLostError if one is gone or late, LearnerError if one is out of memory."""
         try:
             return get(refs, self.timeout_s)
         except ray.exceptions.GetTimeoutError as error:
             raise LearnersLostError(
                 f"a learner call took longer than learner.timeout_s ({self.timeout_s:.0f} s)"
             ) from error
-        except (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError) as error:
+        except ACTOR_LOST as error:
             raise LearnersLostError(f"a learner rank is gone: {str(error).splitlines()[0]}") from error
         except ray.exceptions.RayTaskError as error:
             if (told := out_of_memory(str(error.cause) or type(error.cause).__name__)) is None:

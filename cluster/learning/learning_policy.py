@@ -12,6 +12,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import ray
+
 from cluster.learning.direct_channel import DirectChannel, gather
 from cluster.learning.learner_group import LearnerGroup
 from cluster.learning.memory_fault import memory_advice
@@ -30,10 +32,7 @@ from spag_ray.stages import Stage
 
 
 class LearningPolicy:
-    """`name` stamps its turns; `roles` are the seats that it plays. `says` is told what a start of learners waits for:
-    whoever shows that sets it."""
-
-    says: Says = staticmethod(says_nothing)
+    """`name` stamps its turns; `roles` are the seats that it plays. `says` is told what their start waits for."""
 
     def __init__(
         self,
@@ -45,6 +44,7 @@ class LearningPolicy:
         recorder: Recorder,
         probe: Probe | None = None,
         reservation: Reservation | None = None,
+        says: Says = says_nothing,
     ) -> None:
         self.name = name
         self.roles = roles
@@ -56,6 +56,7 @@ class LearningPolicy:
         self._recorder = recorder
         self._probe = probe
         self._reservation = reservation
+        self._says = says
         self._published: Export | None = None  # the version that was exported last
         # A folder with the learner's weights, and the version that they are or become; whether they are it already.
         self._kept: tuple[str, int] | None = None
@@ -80,7 +81,7 @@ class LearningPolicy:
             name=f"{label}-{label_of(self._folder)}",
             reservation=self._reservation,
             advice=lambda: memory_advice(self._config, self.model),
-            says=partial(self.says, label),
+            says=partial(self._says, label),
         )
         if self._config.channel != "object_store":
             self._direct = DirectChannel(self.learners, self._config)
@@ -131,7 +132,7 @@ class LearningPolicy:
     def publish(self, engines: Sequence[Engine], gate: Gate) -> dict[Engine, str]:
         """Give the exported version to these engines; returns {engine: why} of those that were stopped."""
         assert self._published is not None
-        with self._learners_to_blame():
+        with self._learners_to_blame(self._published):
             report, lost = self._hand_out(self._published, engines, gate)
         self._published.report = report
         self.version, self._is_published = self._published.version, True
@@ -196,7 +197,7 @@ class LearningPolicy:
         """
         lost: dict[Engine, str] = {}
         try:
-            with self._learners_to_blame():
+            with self._learners_to_blame(exported):
                 report, lost = self._hand_out(exported, engines)
                 taken = [engine for engine in engines if engine not in lost]
                 if self._probe is not None and taken:
@@ -224,15 +225,18 @@ class LearningPolicy:
         return replace(again, seconds=seconds, broken_channels=1), lost | lost_again
 
     @contextlib.contextmanager
-    def _learners_to_blame(self) -> Iterator[None]:
+    def _learners_to_blame(self, exported: Export) -> Iterator[None]:
         """Turn a WeightSyncError into LearnersLostError if a learner rank has died: that is the cause, and the engines
-        that were stopped have not failed."""
+        that were stopped have not failed. Raises the learner's own error if it failed to compute a bucket."""
         try:
             yield
         except WeightSyncError as refused:
             if (learners := self.learners) is not None:
                 try:
                     learners.check_alive(wait_s=5.0)
+                    for bucket in exported.bucket_refs:  # one at a time: they may be another node's
+                        with contextlib.suppress(ray.exceptions.RayError):
+                            learners.results([bucket])
                 except LearnersLostError as error:
                     error.stopped = error.stopped or refused.stopped
                     raise

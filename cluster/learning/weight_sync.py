@@ -21,7 +21,6 @@ from actors.policy import Score
 from cluster.handles import Ref
 from cluster.learning.direct_channel import Answers, DirectChannel, gather
 from cluster.learning.learner_group import LearnerGroup
-from cluster.runtime.ray_session import first_line
 from cluster.types import Engine
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import LearnersLostError
@@ -119,10 +118,8 @@ def verify_weights(
     Raises WeightSyncError, with each engine's reason, when every engine that answered has such a gap.
     """
     began = time.perf_counter()
-    try:
-        expected = ray.get(exported.probe_ref, timeout=exported.learners.timeout_s)
-    except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
-        raise LearnersLostError(f"the learner has not scored the probe: {first_line(error)}") from error
+    assert exported.probe_ref is not None
+    (expected,) = exported.learners.results([exported.probe_ref])
 
     def score(engine: Engine) -> Ref[list[Score]]:
         return engine.handle.score.remote([(probe.prompt_ids, probe.target_ids)], 1.0)

@@ -202,7 +202,7 @@ class RunView:
             return None
         total = config.self_play.rounds
         if config.schedule == "stream":
-            total *= config.self_play.games_per_round // config.stream.games_per_version
+            total *= config.versions_per_round
         return min(self._learned.num_done, total), total
 
     def seconds_left(self, now: float) -> float | None:

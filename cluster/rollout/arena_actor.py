@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from actors.arena import LISTENER, GameTask, Player, Rules, TaskList, TaskSource, answer, play_all, play_game
@@ -22,6 +22,7 @@ from cluster.runtime.without_torch import without_torch
 from cluster.types import Engine, Seat
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import encode
+from spag_ray.game.game_form import chosen_scenario
 from spag_ray.game.protocol import UsesCards, played_by
 from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Role, Verdict
@@ -113,8 +114,10 @@ class ArenaActor(Actor):
     async def answer(
         self, task: GameTask, texts: list[str], role: Role, seat: Seat
     ) -> tuple[list[str], Verdict | None, Role | None]:
-        """The next turn of the seat, which has `role`, in a game against a user; see actors.arena.answer."""
+        """The next turn of the seat, which has `role`, in a game against a user, who chose its scenario; see
+        actors.arena.answer. Raises InputError for a scenario that the game does not have."""
         rules = self._games[task.game]
+        task = replace(task, scenario=chosen_scenario(rules.game, task.scenario, rules.name))
         return await answer(task, texts, role, self._player(seat, rules), rules)
 
     @actor_method

@@ -28,7 +28,7 @@ from cluster.handles import Ref
 from cluster.rollout.arena_actor import ArenaActor, ArenaHandle
 from cluster.runtime.locks import RankedLock
 from cluster.runtime.output_files import label_of
-from cluster.runtime.ray_session import NoAnswerError, get, is_unavailable
+from cluster.runtime.ray_session import ACTOR_LOST, NoAnswerError, get, is_unavailable
 from cluster.supervision.actor_watch import ActorWatch
 from cluster.supervision.restart_budget import RestartBudget
 from cluster.types import Engine
@@ -160,7 +160,7 @@ class Arenas:
         for call, handle in calls.items():
             try:
                 get(call, self._watch.answer_within_s)
-            except ray.exceptions.RayActorError as error:
+            except ACTOR_LOST as error:
                 if is_unavailable(error):
                     ray.kill(handle)
 

@@ -13,6 +13,7 @@ that is written again is kept as .NAME.replaced until the new one is marked, so 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import shutil
 import time
@@ -57,6 +58,10 @@ class RunState:
     league: dict[str, Any] | None = None
     stream: dict[str, Any] | None = None
     results: list[dict[str, Any]] = field(default_factory=list)
+
+    def is_mid_round(self, config: RunConfig) -> bool:
+        """Whether it is of a stream, between two versions of one round."""
+        return config.schedule == "stream" and self.parts != self.rounds * config.versions_per_round
 
 
 @dataclass(frozen=True)
@@ -146,7 +151,9 @@ class Checkpoints:
             yield partial
             (partial / _STATE).write_text(json.dumps({"format": FORMAT, **asdict(state)}, indent=1), encoding="utf-8")
             sizes = {path.relative_to(partial).as_posix(): path.stat().st_size for path in _files(partial)}
-            self._check_budget(sum(sizes.values()))
+            if self._max_bytes is not None and (size := sum(sizes.values())) > self._max_bytes:
+                told = f"it is {size / 2**30:.3f} GiB, checkpoint.max_gib allows {self._max_bytes / 2**30:.3f}"
+                raise OSError(errno.EDQUOT, told)
             open_as_folder(partial)
             for path in _files(partial):
                 sync_file(path)
@@ -181,14 +188,13 @@ class Checkpoints:
     def settle(self) -> None:
         """Clean up after a writer that was killed or failed. A replaced checkpoint gets its name back if the new one
         is not complete; incomplete checkpoints are removed."""
-        complete = {path for path, _ in self._complete()}
-        marked = {path for path, _ in self._marked()}
-        for path in sorted(complete):
-            if path.name.endswith(_REPLACED):
+        found = dict(self._marked())
+        for path, state in found.items():
+            if path.name.endswith(_REPLACED) and isinstance(state, RunState):
                 target = self._folder / path.name[1:].removesuffix(_REPLACED)
-                if target in complete:
+                if isinstance(found.get(target), RunState):
                     _remove(path)
-                elif target not in marked:
+                elif target not in found:
                     shutil.rmtree(target, ignore_errors=True)
                     path.rename(target)
         kept = {path for path, _ in self._marked()}
@@ -200,13 +206,7 @@ class Checkpoints:
         """Fail before writing if the disk has less space left than the newest checkpoint takes."""
         free, needed = shutil.disk_usage(self._folder).free, self.newest_bytes()
         if free < needed:
-            raise OSError(28, f"it needs {needed / 2**30:.2f} GiB, the disk has {free / 2**30:.2f} GiB left")
-
-    def _check_budget(self, num_bytes: int) -> None:
-        if self._max_bytes is not None and num_bytes > self._max_bytes:
-            raise OSError(
-                122, f"it is {num_bytes / 2**30:.3f} GiB, checkpoint.max_gib allows {self._max_bytes / 2**30:.3f}"
-            )
+            raise OSError(errno.ENOSPC, f"it needs {needed / 2**30:.2f} GiB, the disk has {free / 2**30:.2f} GiB left")
 
     def _prune(self, keep: Path) -> None:
         """Remove old checkpoints beyond `keep_last` and the budget."""

@@ -185,11 +185,10 @@ class RunParts:
                 recorder=self.recorder,
                 probe=probe,
                 reservation=self.reservation,
+                says=self.status.waits_for,
             )
             for name, roles in seats.items()
         ]
-        for policy in self.policies:
-            policy.says = self.status.waits_for
 
     def _play(self, lease: FolderLease, rules: Sequence[Rules]) -> None:
         config, folder, says = self.config, lease.folder, self.status.waits_for

@@ -60,6 +60,7 @@ class Recovery:
         if control.is_waiting:
             while control.is_waiting:
                 time.sleep(0.1)
+                control.lease.check()
                 if control.is_save_wanted:
                     self._save_in_stage(stage)
             self._save_in_stage(stage)  # a stop may have been requested during the pause

@@ -113,7 +113,7 @@ class Run(Actor):
         """One game a word between two model folders (which may be the same); games in the published format."""
         with self._ending():
             temperature = self._config.sampling.temperature
-            self._reserve_engines(len({attacker, defender}))
+            self._parts.reservation.reserve(engine_bundles(self._config, len({attacker, defender})))
             self._parts.status.set_status("starting engines")
             self._parts.fleet.start(attacker, "attacker", "attacker", 1)
             seat = other = self._parts.seating.engines_of("attacker", "attacker", attacker, temperature)
@@ -158,7 +158,7 @@ class Run(Actor):
     def evaluate_only(self, model: str, stage: str) -> list[Evaluation]:
         """Evaluate a model folder on the configured tasks; its rows are labelled `stage`."""
         with self._ending():
-            self._reserve_engines(self._config.engine.min_engines)
+            self._parts.reservation.reserve(engine_bundles(self._config, self._config.engine.min_engines))
             self._parts.status.set_status("starting engines")
             self._parts.fleet.start(model, "evaluated", "evaluated", self._config.engine.min_engines)
             self._parts.tasks.evaluate(stage, "evaluated", model)
@@ -283,9 +283,6 @@ class Run(Actor):
             self.close()
         finally:
             write_end(self._lease, ended, reason)
-
-    def _reserve_engines(self, count: int) -> None:
-        self._parts.reservation.reserve(engine_bundles(self._config, count))
 
 
 RunHandle: TypeAlias = Handle[Run]

@@ -90,10 +90,8 @@ def go_on(run: Trainer, state: RunState) -> list[Match]:
 def evaluate(run: Trainer, state: RunState) -> None:
     """Evaluate the stage that ended last, unless the run resumes later than at its end: then it was evaluated before,
     and the learners no longer have its weights."""
-    stage, config = Stage.parse(state.stage) if state.stage else BASE, run.config
-    versions_per_round = config.self_play.games_per_round // config.stream.games_per_version
-    is_mid_round = config.schedule == "stream" and state.parts != state.rounds * versions_per_round
-    if is_mid_round or run.is_mid_stage():
+    stage = Stage.parse(state.stage) if state.stage else BASE
+    if state.is_mid_round(run.config) or run.is_mid_stage():
         run.look_for_collapse(stage)
     else:
         run.evaluate(stage)
@@ -124,7 +122,7 @@ def stream_rounds(run: Trainer, state: RunState, sft: list[Sample], averages: Ro
     """All rounds, while play continues: a new version of the weights for every `games_per_version` games."""
     config = run.config
     per_version = config.stream.games_per_version
-    versions_per_round = config.self_play.games_per_round // per_version
+    versions_per_round = config.versions_per_round
     num_parts = config.self_play.rounds * versions_per_round
     num_undecided = 0
     with run.streaming(state) as stream:

@@ -188,10 +188,7 @@ class Trainer:
 
     def save_missing(self, state: RunState) -> None:
         """Save the model of the stage that `state` ended with, if the attempt before could not."""
-        stream, done = self.config.stream, 0
-        if self.config.schedule == "stream":
-            done = state.rounds * (self.config.self_play.games_per_round // stream.games_per_version)
-        if not state.stage or state.parts != done or any(policy.is_in_stage for policy in self._parts.policies):
+        if not state.stage or state.is_mid_round(self.config) or self.is_mid_stage():
             return  # the learners' weights are of no stage's end
         stage = Stage.parse(state.stage)
         if all(is_complete(policy.saved(stage)) for policy in self._parts.policies):

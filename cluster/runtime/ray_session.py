@@ -42,6 +42,9 @@ SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # of clusters of several nodes
 MAX_FOLDER_BYTES = 107 - len("/ray/session_2026-01-01_00-00-00_000000_0000000/sockets/plasma_store")
 SHORT_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
 STARTUP_TIMEOUT = "timed out during startup"  # Ray raises a plain Exception with this text
+# Ray raises these of an actor that has ended or cannot be reached. The second, no RayActorError, is of one that Ray
+# itself ended because its node ran low on memory.
+ACTOR_LOST = (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError)
 log = logging.getLogger("spag_ray")
 
 
@@ -172,7 +175,7 @@ def use_own_interface(address: str) -> None:
 
 def is_gone(error: BaseException) -> bool:
     """Whether the called actor has died or does not answer. A method that failed because of another actor's death also
-    raises a RayActorError, but that is a RayTaskError too: the called actor is alive."""
+    raises such an error, but that is a RayTaskError too: the called actor is alive."""
     is_late = isinstance(error, ray.exceptions.GetTimeoutError)
     return is_late or (_is_of_called_actor(error) and not is_unavailable(error))
 
@@ -184,7 +187,7 @@ def is_unavailable(error: BaseException) -> bool:
 
 
 def _is_of_called_actor(error: BaseException) -> bool:
-    return isinstance(error, ray.exceptions.RayActorError) and not isinstance(error, ray.exceptions.RayTaskError)
+    return isinstance(error, ACTOR_LOST) and not isinstance(error, ray.exceptions.RayTaskError)
 
 
 class Retry:
@@ -203,7 +206,9 @@ class Retry:
 
 
 def first_line(error: BaseException | str) -> str:
-    """The message of an error, without Ray's stack traces."""
+    """The message of an error, without Ray's stack traces: of one that an actor's method raised, that one's."""
+    while isinstance(error, ray.exceptions.RayTaskError) and error.cause is not None:
+        error = error.cause
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 

@@ -9,7 +9,7 @@ import ray
 
 from actors.arena import GameTask
 from actors.league import Opponents
-from cluster.runtime.ray_session import get
+from cluster.runtime.ray_session import ACTOR_LOST, get
 from cluster.schedules.playground import Playground
 from cluster.types import Seat, engine_players
 from spag_ray.episodes.episode import Episode, GameCount, count_by_game
@@ -33,21 +33,6 @@ def play_round(
     taken from the log. `opponents`: the seats of each game; `could_have_known` as in GameTask, in games that have a
     hidden fact. `more`: the scenarios that are played after the episodes so far, in this stage, until there are none.
     Raises RunFolderError when words have changed."""
-
-    def tasks_of(scenarios: Sequence[Scenario], first: int) -> list[GameTask]:
-        return [
-            GameTask(
-                number,
-                text,
-                stage,
-                ground.config.seed,
-                *opponents(number),
-                could_have_known=could_have_known,
-                game=game,
-            )
-            for number, (text, game) in enumerate(scenarios, first)
-        ]
-
     there = ground.buffer.get(ground.buffer.handle.played.remote(stage))  # by a previous attempt of this run
     # A stream's engines play other games meanwhile.
     is_measured = bool(engine_players(seats.values())) and ground.config.schedule == "rounds"
@@ -56,7 +41,10 @@ def play_round(
     began = time.perf_counter()
     episodes: list[Episode] = []
     while scenarios:
-        tasks = tasks_of(scenarios, first=len(episodes))
+        tasks = [
+            GameTask(n, text, stage, ground.config.seed, *opponents(n), could_have_known=could_have_known, game=game)
+            for n, (text, game) in enumerate(scenarios, len(episodes))
+        ]
         episodes = _played(ground, stage, tasks, there, seats)
         scenarios = more(episodes)
     seconds = time.perf_counter() - began
@@ -147,7 +135,7 @@ def _play_all(ground: Playground, stage: str, total: int, tasks: Sequence[GameTa
                 index, name = plays.pop(play)
                 try:
                     get(play)
-                except ray.exceptions.RayActorError as error:
+                except ACTOR_LOST as error:
                     arena = ground.arenas.replace(index, name, error)
                     there = ground.buffer.get(ground.buffer.handle.played.remote(stage))
                     left = [task for task in shares[index] if task.number not in there]

@@ -13,7 +13,7 @@ from actors.league import Opponents
 from cluster.buffer.buffer_actor import StreamSpec
 from cluster.buffer.stream import STAGE, StreamCounts
 from cluster.handles import Ref
-from cluster.runtime.ray_session import get
+from cluster.runtime.ray_session import ACTOR_LOST, get
 from cluster.schedules.playground import Playground
 from cluster.types import Seat
 from spag_ray.episodes.episode import Episode, GameCount
@@ -45,6 +45,7 @@ def streaming(
         with contextlib.suppress(ray.exceptions.RayError):
             ground.buffer.get(ground.buffer.handle.close_stream.remote())
         stream.stop()
+        ground.elastic.learner_waits = None  # nobody learns beside what is played from now on
 
 
 class Stream:
@@ -136,7 +137,7 @@ class Stream:
             index, name = self._plays.pop(ended)
             try:
                 get(ended)
-            except ray.exceptions.RayActorError as error:
+            except ACTOR_LOST as error:
                 self._buffer.get(self._buffer.handle.give_up.remote(name))
                 self._ground.arenas.replace(index, name, error)
                 self._play(index)

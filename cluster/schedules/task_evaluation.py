@@ -23,7 +23,7 @@ from cluster.handles import Actor, Handle, actor_method
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.rollout.remote_policy import RemotePolicy
 from cluster.runtime.output_files import label_of
-from cluster.runtime.ray_session import get, redirect_output
+from cluster.runtime.ray_session import ACTOR_LOST, get, redirect_output
 from cluster.schedules.playground import Playground
 from cluster.supervision.restart_budget import RestartBudget
 from cluster.types import Engine
@@ -113,9 +113,8 @@ class TaskEvaluation:
                     actor = actor or self._start(model)
                     try:
                         rows = self._ask(actor, name, stage, policy)
-                    except (ray.exceptions.RayActorError, EngineGoneError, HarnessStuckError) as error:
-                        is_stuck = isinstance(error, HarnessStuckError)
-                        self.restarts.count("evaluation", str(error) if is_stuck else error)
+                    except (*ACTOR_LOST, EngineGoneError, HarnessStuckError) as error:
+                        self.restarts.count("evaluation", error)
                         ray.kill(actor)
                         actor = None
                 self._take(rows, policy)
@@ -165,7 +164,9 @@ class TaskEvaluation:
                 found, progress = get(progress), actor.progress.remote()
                 answered, patience_s = time.monotonic(), self.ground.config.supervision.heartbeat_timeout_s
             if time.monotonic() - answered > patience_s:
-                raise HarnessStuckError(f"the evaluation of {name} has not answered a heartbeat for {patience_s:g} s")
+                raise HarnessStuckError(
+                    f"the evaluation of {name} has not answered a heartbeat for {patience_s:g} s"
+                ) from ray.exceptions.GetTimeoutError()
         rows, num_cut = get(asked)
         if num_cut:
             length = self.ground.config.engine.max_model_len

@@ -23,8 +23,8 @@ from actors.arena import GameTask, Player, Rules, Seats, ended_game, play_turn, 
 from cluster.serve.opponents import BusyError, Opponents
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import GameError, InputError, ModelError, SpagError
-from spag_ray.game.game_form import out_of_room
-from spag_ray.game.protocol import SEATS, Guessing, Hides, Ordered, ReadsScenarios, seat_of
+from spag_ray.game.game_form import chosen_scenario, out_of_room
+from spag_ray.game.protocol import SEATS, Guessing, Hides, Ordered, seat_of
 from spag_ray.game.renderer import checked_messages
 from spag_ray.game.rules import Role, Verdict
 from spag_ray.game.turn import Turn
@@ -145,7 +145,6 @@ class Table:
         self.names = names
         self.claim = rules.game.claim if isinstance(rules.game, Guessing) else ""  # with {word} in it
         self._scenarios = scenarios
-        self._every = frozenset() if isinstance(rules.game, ReadsScenarios) else frozenset(rules.game.scenarios())
 
     @functools.cached_property
     def _hides(self) -> list[bool]:
@@ -191,11 +190,7 @@ class Table:
         """The word or scenario that a person chose. Raises InputError if the game refuses it."""
         if not self.may_choose(role):
             raise InputError(f"the {self.names.seat(role)} may not know the {self.names.scenario}, so it is given")
-        if isinstance(self.rules.game, ReadsScenarios):
-            return self.rules.game.scenario_of(text)
-        if text not in self._every:
-            raise InputError(f"{text!r} is no scenario of {self.names.name}, such as {self._scenarios[0]!r}")
-        return text
+        return chosen_scenario(self.rules.game, text, self.names.name)
 
 
 @dataclass

@@ -17,7 +17,7 @@ from typing import Protocol, cast
 import ray
 
 from cluster.handles import ActorHandle, Ref, remote_method
-from cluster.runtime.ray_session import is_unavailable
+from cluster.runtime.ray_session import ACTOR_LOST, is_unavailable
 from cluster.supervision.tasks import Tasks
 
 BEAT_S = 1.0
@@ -108,7 +108,7 @@ class ActorWatch:
 
     def _check(self, each: _Watched) -> None:
         if each.life is not None and ray.wait([each.life], timeout=0)[0]:
-            with contextlib.suppress(ray.exceptions.RayActorError):  # those who wait for it see that too
+            with contextlib.suppress(*ACTOR_LOST):  # those who wait for it see that too
                 ray.get(each.life)
             self._is_dead(each)
         if each.beat is None:
@@ -120,7 +120,7 @@ class ActorWatch:
                 ray.get(each.beat)
                 each.is_up = True
                 each.ask()
-            except ray.exceptions.RayActorError as error:
+            except ACTOR_LOST as error:
                 # Of an actor that Ray restarts, this is how its death is told.
                 if each.is_restarted or not is_unavailable(error):
                     self._is_dead(each)  # those who wait for it see that too

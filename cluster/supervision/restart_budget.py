@@ -33,6 +33,8 @@ from spag_ray.results.lines import RestartLine
 
 KILL_EXPLAINS_S = 60.0  # the end of an actor: so long a death may take to be found and counted
 
+_OF_MEMORY = ("out of memory", "outofmemory", "running low on memory")  # the last are Ray's words
+
 
 class TooManyRestartsError(SpagError):
     """More restarts than supervision.max_restarts allows."""
@@ -98,7 +100,7 @@ class RestartBudget:
         of OOM kills. The caller holds the lock."""
         self._look()
         text = str(error).lower()
-        if isinstance(error, ray.exceptions.OutOfMemoryError) or "out of memory" in text or "outofmemory" in text:
+        if isinstance(error, ray.exceptions.OutOfMemoryError) or any(each in text for each in _OF_MEMORY):
             return "out of memory"
         if time.monotonic() - self._killed_at <= KILL_EXPLAINS_S and _was_here(error):
             return "out of memory"

@@ -476,6 +476,11 @@ class RunConfig(Part):
         return self.sync.timeout_s + (self.engine.turn_timeout_s if waits else 0.0)
 
     @property
+    def versions_per_round(self) -> int:
+        """Of a stream."""
+        return self.self_play.games_per_round // self.stream.games_per_version
+
+    @property
     def steps_per_version(self) -> int:
         """Planned optimiser steps of a version of a stream, none of more than self_play.batch_games games."""
         return -(-self.stream.games_per_version // self.self_play.batch_games)

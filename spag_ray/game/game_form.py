@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from spag_ray.errors import ConfigError, GameError, SpagError
+from spag_ray.errors import ConfigError, GameError, InputError, SpagError
 from spag_ray.game.protocol import (
     MAX_PAYOFF,
     Game,
     Guessing,
     History,
     PaidByEnd,
+    ReadsScenarios,
     Ruling,
     seat_of,
     seat_to_move,
@@ -120,6 +121,16 @@ def scenarios_fault(every: Sequence[Any]) -> str | None:
         twice, _ = Counter(every).most_common(1)[0]
         return f"the scenario {twice!r} is there twice; give each once"
     return None
+
+
+def chosen_scenario(game: Game, text: str, name: str) -> str:
+    """The scenario that a person chose. Raises InputError if the game, which is called `name`, has no such one."""
+    if isinstance(game, ReadsScenarios):
+        return game.scenario_of(text)
+    every = list(game.scenarios())
+    if text not in every:
+        raise InputError(f"{text!r} is no scenario of {name}, such as {every[0]!r}")
+    return text
 
 
 def split_scenarios(every: Sequence[str], seed: int, num_held_out: int) -> tuple[list[str], list[str]]:

@@ -45,6 +45,9 @@ class OneSnapshot:
     def bucket_refs(self) -> list[ray.ObjectRef]:
         return [ray.put(part) for part in self._parts]
 
+    def results(self, refs: list[ray.ObjectRef]) -> list[Any]:
+        return ray.get(refs, timeout=self.timeout_s)
+
 
 def started(model: Path, name: str, tmp_path: Path) -> Engine:
     handle = ray.remote(EngineActor).options(num_cpus=0, max_concurrency=64).remote(str(tmp_path / f"{name}.log"))
@@ -131,6 +134,9 @@ class SaysZero:
 
     def probe_ref(self, *_: Any) -> ray.ObjectRef:
         return ray.put([0.0, 0.0])
+
+    def results(self, refs: list[ray.ObjectRef]) -> list[Any]:
+        return ray.get(refs, timeout=self.timeout_s)
 
 
 SYNC = config_of("sync.max_probe_gap=0.1; sync.timeout_s=20; sync.update=in_flight")

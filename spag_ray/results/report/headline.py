@@ -95,7 +95,7 @@ def _what(run: Gathered, config: RunConfig) -> str:
     if config.self_play.rounds > 0:
         is_stream = config.schedule == "stream"
         how = "play and training at the same time" if is_stream else "play and training in turns"
-        planned = config.self_play.rounds * config.self_play.games_per_round // config.stream.games_per_version
+        planned = config.self_play.rounds * config.versions_per_round
         streamed = f"{run.num_games(STREAM):,} of {planned * config.stream.fresh_games:,} games"
         parts.append(f"plays itself: {streamed if is_stream else _rounds(run, config)}, {how}")
     return f"{model}{_seats(config, game)} {', then '.join(parts) or 'is evaluated'}."

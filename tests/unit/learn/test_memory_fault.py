@@ -8,12 +8,17 @@ import pytest
 import ray
 import torch
 
-from cluster.learning import learner_group
+from cluster.learning import learner_group, learning_policy
 from cluster.learning.learner_group import LearnerGroup
+from cluster.learning.learning_policy import LearningPolicy
 from cluster.learning.memory_fault import memory_advice, out_of_memory
+from cluster.learning.weight_sync import Export, Probe
+from cluster.tracking.recorder import Recorder
 from spag_ray.config.loading import parse_config
 from spag_ray.config.parts import LearnerConfig
-from spag_ray.errors import LearnerError, LearnersLostError
+from spag_ray.errors import LearnerError, LearnersLostError, WeightSyncError
+from spag_ray.game.rules import Role
+from spag_ray.results.lines import SyncReport
 
 
 def raised_by_torch() -> BaseException:
@@ -52,6 +57,28 @@ def test_a_rank_out_of_memory_ends_the_run_with_one_line(error: BaseException, m
     assert not isinstance(caught.value, LearnersLostError), "the same would happen again"
     assert "\n" not in str(caught.value)
     assert "Including" not in str(caught.value)
+
+
+def test_a_rank_out_of_memory_during_a_sync_is_told_and_no_engine_is_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Engines that wait for its buckets are handed its error, and refuse the version."""
+    of_ray = ray.exceptions.RayTaskError("buckets", "Traceback ...", torch.OutOfMemoryError(CUDA)).as_instanceof_cause()
+    ref: Any = object()
+    gate: Any = None
+    probe = Probe((1,), (2,))
+    policy = LearningPolicy("policy", tuple(Role), parse_config({}), tmp_path, "model", Recorder(tmp_path), probe)
+    policy.learners = failing(monkeypatch, of_ray)
+    monkeypatch.setattr(policy.learners, "check_alive", lambda wait_s: None)
+    policy._published = Export(policy.learners, 1, [ref], ref, report=SyncReport(1, 0.5, 1, 100))
+
+    def publish(*_: Any) -> Any:
+        raise WeightSyncError("version 1 was not taken by engine-0: ray::LearnerActor.buckets()")
+
+    monkeypatch.setattr(learning_policy, "publish", publish)
+    for part in (lambda: policy.publish([], gate), lambda: policy.verify_weights([])):
+        with pytest.raises(LearnerError, match=r"a learner rank is out of memory: CUDA .*; lower learner\.max_tokens"):
+            part()
 
 
 def test_what_torch_asks_for_is_told_in_gib() -> None:

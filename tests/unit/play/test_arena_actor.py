@@ -18,6 +18,7 @@ from cluster.types import Engine, Seat
 from spag_ray.config.parts import StreamConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import decode
+from spag_ray.errors import InputError
 from spag_ray.game.rules import Role
 from spag_ray.games.kuhn import KuhnPoker
 from tests.support.decks import cards_of
@@ -122,6 +123,8 @@ async def test_an_arena_plays_each_game_by_its_own_rules_with_scripted_seats_of_
     text, verdict, _ = await arena.answer(visit, ["bet"], Role.DEFENDER, expert)
     assert text[0] == "bet"
     assert verdict is not None
+    with pytest.raises(InputError, match="'river' is no scenario of kuhn, such as 'JQ'"):
+        await arena.answer(replace(visit, scenario="river"), [], Role.DEFENDER, expert)
     taboo, kuhn = [decode(data) for data in await buffer.take("expert")]
     assert (taboo.game, taboo.rules, taboo.verdict.payoffs) == ("taboo", "strict", None)
     assert (kuhn.game, kuhn.rules, kuhn.max_turns) == ("kuhn", "", KuhnPoker().max_turns)

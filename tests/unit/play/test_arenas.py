@@ -210,6 +210,18 @@ def test_an_arena_that_could_not_be_reached_is_killed_because_it_may_have_missed
     assert killed == [lost]
 
 
+def test_an_arena_that_ray_has_ended_for_memory_is_skipped_like_any_dead_one(
+    arenas: Arenas, pools: Pools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def get(call: str, timeout_s: float) -> None:
+        if str(id(arenas.handles[1])) in call:
+            raise ray.exceptions.OutOfMemoryError("the node ran low on memory")
+
+    monkeypatch.setattr(arenas_module, "get", get)
+    pools.join(engines(3))
+    assert known(arenas) == [{f"policy-{number}": (1.0, True)} for number in range(3)]
+
+
 @given(num_arenas=st.integers(1, 20), num_engines=st.integers(1, 600))
 def test_arenas_get_equal_parts_and_every_engine_is_shared_out_once(num_arenas: int, num_engines: int) -> None:
     of_engines: Counter[int] = Counter()

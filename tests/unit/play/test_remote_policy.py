@@ -312,6 +312,7 @@ def failed_in_engine(cause: Exception) -> Exception:
     ("error", "kind"),
     [
         (ray.exceptions.ActorDiedError(), EngineGoneError),
+        (ray.exceptions.OutOfMemoryError("the node ran low on memory"), EngineGoneError),
         (failed_in_engine(ray.exceptions.ActorDiedError()), EngineError),  # of another actor, that the engine asked
         (failed_in_engine(ValueError("no")), EngineError),
         (ray.exceptions.RaySystemError(ValueError("no")), EngineError),

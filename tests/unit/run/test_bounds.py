@@ -18,7 +18,7 @@ from cluster.buffer import buffer_actor
 from cluster.buffer.buffer_actor import Buffer
 from cluster.checks import preflight
 from cluster.commands.watch import AttachedSource
-from cluster.console import AttachedRun, attach
+from cluster.console import AttachedRun, attach, launch
 from cluster.launch import jobs, placed_run
 from cluster.monitor.run_view import KINDS
 from cluster.rollout.arenas import game_within_s
@@ -27,7 +27,7 @@ from cluster.runtime import ray_session
 from cluster.runtime.ray_session import ClusterError, NoAnswerError, get
 from cluster.types import Progress
 from spag_ray.config.loading import parse_config
-from spag_ray.errors import ConfigError
+from spag_ray.errors import ConfigError, InputError
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -183,6 +183,31 @@ def test_ctrl_d_gives_a_game_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
     answered: dict[str, Any] = {"turns": [], "verdict": None, "to_move": "attacker", "version": 1}
     assert Asked(monkeypatch, play_turn=[answered]).run.play("river", say=ended) == "given up"
+
+
+def test_a_run_whose_arena_died_during_a_turn_is_still_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    died = ray.exceptions.RayTaskError("play_turn", "traceback", ray.exceptions.ActorDiedError())
+    session = Asked(monkeypatch, play_turn=[died.as_instanceof_cause()])
+    with pytest.raises(ClusterError, match=r"run a: a process of it has ended .*The actor died unexpectedly") as error:
+        session.run.play("river")
+    assert "no longer there" not in str(error.value)
+
+
+def test_a_seat_that_no_game_has_is_refused_before_the_run_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    seat: Any = "defendor"
+    with pytest.raises(InputError, match="there are attacker, defender; did you mean `defender`"):
+        Asked(monkeypatch).run.play("river", as_role=seat)
+
+
+def test_a_session_adds_and_removes_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Asked(monkeypatch, add_engine=["engine-policy-added-1"], remove_engine=[None])
+    session.run.remove_engine(session.run.add_engine())
+    assert session.asked == ["described", "add_engine", "remove_engine"]
+
+
+def test_overrides_of_a_configuration_that_is_no_file_are_not_dropped_in_silence() -> None:
+    with pytest.raises(InputError, match="overrides change a configuration that is named by its path"):
+        launch(parse_config({}), "ray://one:10001", "/shared/one", overrides=["seed=2"])
 
 
 def test_a_session_does_not_take_one_cluster_for_another(monkeypatch: pytest.MonkeyPatch) -> None:

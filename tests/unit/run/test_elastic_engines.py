@@ -1,6 +1,7 @@
 """Engines are added and let go one at a time, and those at the end of the list first."""
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,9 @@ import pytest
 
 from cluster.fleet import elastic_engines
 from cluster.fleet.elastic_engines import ElasticEngines, Scaling
+from cluster.schedules.stream import streaming
 from spag_ray.config.engine import EngineConfig, EngineRange
+from spag_ray.config.loading import parse_config
 from spag_ray.errors import EngineError
 
 Load = tuple[Any, ...]  # (engines, turns to answer, in a stream the share of its time that the learner waits)
@@ -143,3 +146,21 @@ def test_a_need_that_ends_is_forgotten() -> None:
     assert steps(once, (1, 16), range(0, 9)) == []
     assert once.step(9, 1, 15) == 0
     assert steps(once, (1, 16), range(10, 22)) == [20]
+
+
+def test_after_a_stream_its_learner_no_longer_decides() -> None:
+    """The last match was played with as few engines as a learner that never waited had asked for."""
+    asked = SimpleNamespace(remote=lambda *_: SimpleNamespace(lag=Counter()))
+    names = ("open_stream", "close_stream", "stream_counts", "count")
+    ground: Any = SimpleNamespace(
+        config=parse_config({}),
+        versions=dict,
+        buffer=SimpleNamespace(handle=SimpleNamespace(**dict.fromkeys(names, asked)), get=lambda call: call),
+        buffer_metrics=SimpleNamespace(sample=lambda now: None),
+        arenas=SimpleNamespace(handles=[], stop=lambda *_: None),
+        elastic=SimpleNamespace(learner_waits=None),
+    )
+    nothing: Any = None
+    with streaming(ground, nothing, {}, nothing):
+        ground.elastic.learner_waits = 0.0
+    assert ground.elastic.learner_waits is None

@@ -5,7 +5,15 @@ import inspect
 import pytest
 import ray
 
-from cluster.runtime.ray_session import STARTUP_TIMEOUT, ClusterError, Retry, is_gone, is_unavailable, ray_session
+from cluster.runtime.ray_session import (
+    STARTUP_TIMEOUT,
+    ClusterError,
+    Retry,
+    first_line,
+    is_gone,
+    is_unavailable,
+    ray_session,
+)
 from spag_ray.config.parts import ClusterConfig
 
 
@@ -41,6 +49,7 @@ def failed(cause: Exception) -> Exception:
     [
         (ray.exceptions.ActorDiedError(), True, False),
         (ray.exceptions.GetTimeoutError(), True, False),
+        (ray.exceptions.OutOfMemoryError("the node ran low on memory"), True, False),
         (ray.exceptions.ActorUnavailableError("connection reset", None), False, True),
         (failed(ray.exceptions.ActorDiedError()), False, False),
         (failed(ValueError()), False, False),
@@ -49,6 +58,12 @@ def failed(cause: Exception) -> Exception:
 )
 def test_only_an_actor_that_died_or_is_silent_is_gone(error: Exception, gone: bool, unavailable: bool) -> None:
     assert (is_gone(error), is_unavailable(error)) == (gone, unavailable)
+
+
+def test_the_first_line_of_a_failed_call_is_that_of_what_the_method_raised() -> None:
+    inner = failed(ValueError("no room\nmore"))
+    assert first_line(failed(inner)) == "no room"
+    assert first_line(failed(MemoryError())) == "MemoryError"
 
 
 def test_pauses_grow_up_to_a_limit_and_end() -> None:

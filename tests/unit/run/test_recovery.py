@@ -1,5 +1,6 @@
 """When a checkpoint is saved mid-stage."""
 
+import shutil
 import threading
 import time
 from dataclasses import replace
@@ -13,7 +14,7 @@ from cluster.learning.training_stage import StageProgress, TrainingStage
 from cluster.run.parts import RunControl
 from cluster.run.recovery import Recovery
 from spag_ray.config.loading import parse_config
-from spag_ray.errors import RunFolderError, StopRequestedError
+from spag_ray.errors import LeaseLostError, RunFolderError, StopRequestedError
 from spag_ray.game.rules import Role
 from spag_ray.host.folder_lease import FolderLease
 from spag_ray.stages import Stage
@@ -92,6 +93,24 @@ def test_one_that_is_paused_saves_when_it_is_told_to_and_when_it_is_stopped(tmp_
     waiting.join(10)
     assert names == ["spag-1-step-6"] * 2
     assert stopped
+
+
+def test_one_that_is_paused_mid_stage_ends_when_another_run_takes_its_folder(tmp_path: Path) -> None:
+    recovery, control, _ = recovery_of(tmp_path)
+    control.is_paused = True
+    lost: list[BaseException] = []
+
+    def step() -> None:
+        try:
+            recovery.between_steps(training_stage())
+        except LeaseLostError as error:
+            lost.append(error)
+
+    waiting = threading.Thread(target=step, daemon=True)
+    waiting.start()
+    shutil.rmtree(tmp_path / "lease")
+    waiting.join(5)
+    assert lost
 
 
 def test_a_stream_comes_to_where_it_is_saved_anyway(tmp_path: Path) -> None:
