@@ -9,15 +9,7 @@ from transformers import AutoConfig, AutoTokenizer, LlamaConfig
 
 from spag_ray.errors import ModelError, reason_of
 
-__all__ = [
-    "AlibiLlamaConfig",
-    "AutoConfig",
-    "AutoTokenizer",
-    "has_alibi",
-    "read_config",
-    "read_tokenizer",
-    "shape_of",
-]
+__all__ = ["AlibiLlamaConfig", "AutoConfig", "AutoTokenizer", "has_alibi", "read_config", "read_tokenizer", "shape_of"]
 _NOT_SHAPE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache", "architectures")
 
 
