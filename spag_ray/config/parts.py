@@ -142,7 +142,7 @@ class SamplingConfig(Part):
     top_p: float | None = Field(
         None, gt=0.0, le=1.0, description="refused for training, but with objective.loss: published"
     )
-    max_new_tokens: int = Field(256, ge=1, description="tokens of one turn")
+    max_new_tokens: int = Field(128, ge=1, description="tokens of one turn")
     max_thought_tokens: int | None = Field(
         None,
         ge=1,

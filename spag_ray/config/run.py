@@ -48,6 +48,9 @@ PUBLISHED: dict[str, Any] = {
     "game": {"rules": "published", "max_turns": 5},
     "sampling": {"temperature": 1.2, "top_k": 50, "max_new_tokens": 256},
     "objective": {"loss": "published", "role_weight_cap": None},
+    # Ten turns of 256 tokens and the rules have to fit.
+    "engine": {"max_model_len": 4096},
+    "learner": {"max_tokens_per_microbatch": 4096},
 }
 # What apply_chat_template is called with, or takes for itself.
 _OURS = {

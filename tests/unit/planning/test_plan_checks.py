@@ -41,6 +41,11 @@ def test_what_starts_nowhere_is_refused(config: str, changes: list[str], told: s
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("preset", [{}, {"preset": "published"}])
+def test_defaults_fit_each_other(preset: dict[str, Any]) -> None:
+    check_plan(parse_config({"model": "/mine", **preset}))
+
+
 def test_a_misspelt_taboo_is_told_which_game_was_meant() -> None:
     with pytest.raises(ConfigError, match=r"did you mean `taboo`\?"):
         load_config("quickstart", ["game.name=tabu"])
