@@ -146,11 +146,14 @@ class Fleet:
 
     def remove(self, name: str) -> None:
         """Remove an engine during play: its unanswered turns are requested from others. Raises InputError for an
-        unknown one."""
+        unknown one, and for the only one of its pool."""
         by_name = {record.name: record for record in self.roster.records}
         if name not in by_name:
             told = f"no engine is called {name!r}; there are {', '.join(by_name) or 'none'}"
             raise InputError(told + meant(name, by_name))
+        pool = by_name[name].pool
+        if not any(each.pool == pool and each.name != name and not each.leaving for each in by_name.values()):
+            raise InputError(f"{name} is the only engine of {pool}, and its games would stop; add another one before")
         self._leave([by_name[name]], "on request")
 
     def remove_pool(self, pool: str) -> None:

@@ -141,6 +141,15 @@ def test_an_engine_that_is_not_there_cannot_be_taken_out(make: Callable[..., Par
         parts.fleet.remove("engine-policy-7")
 
 
+def test_the_only_engine_of_a_policy_cannot_be_taken_out(make: Callable[..., Parts]) -> None:
+    parts = make(1)
+    with pytest.raises(InputError, match="engine-policy-0 is the only engine of policy, and its games would stop"):
+        parts.fleet.remove("engine-policy-0")
+    added = parts.fleet.add(parts.policy)
+    parts.fleet.remove("engine-policy-0")
+    assert [record.name for record in parts.fleet.roster.records] == [added]
+
+
 def test_no_engine_is_added_for_a_policy_that_does_not_learn() -> None:
     policies = [SimpleNamespace(name="attacker"), SimpleNamespace(name="defender")]
     run: Any = Run.__new__(Run)
