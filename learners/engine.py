@@ -24,6 +24,7 @@ import torch
 from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 from deepspeed.runtime.config import DeepSpeedConfigError
 from deepspeed.runtime.zero.partition_parameters import DeepSpeedTensorOverride, PartitionedParamStatus
+from deepspeed.runtime.zero.utils import ZeRORuntimeException
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -173,7 +174,8 @@ class TrainingEngine:
         except MemoryError:
             raise  # nothing is damaged
         except Exception as error:  # the bytes of a damaged pickle may raise anything
-            self.check_ranks(folder, len(list(Path(folder, _TAG).glob("*_optim_states.pt"))))
+            if isinstance(error, ZeRORuntimeException):  # nothing is damaged, but the ranks may be others
+                self.check_ranks(folder, len(list(Path(folder, _TAG).glob("*_optim_states.pt"))))
             raise LearnerError(f"{folder}: DeepSpeed cannot resume from this checkpoint: {error}") from error
         if path is None:
             raise LearnerError(f"{folder}: no DeepSpeed checkpoint in it")

@@ -263,12 +263,21 @@ def check_seat_models(config: RunConfig, model: str) -> None:
                     f"seat_models.{role}: {key} in config.json of {named} is {found.get(key)!r}, but "
                     f"{wanted.get(key)!r} in that of `model`; name a model of the same shape"
                 )
-        ours, its = (load_tokenizer(each, config.chat_template_kwargs) for each in (model, folder))
-        if ours.get_vocab() != its.get_vocab() or ours.chat_template != its.chat_template:
+        if base_plays_in_turn(config):
+            check_played_in_turn(folder)
+        ours, its = (_what_renders(load_tokenizer(each)) for each in (model, folder))
+        if ours != its:
             raise ConfigError(
                 f"seat_models.{role}: {named} has another tokenizer or chat template than `model`; name a model that "
                 "was trained from the same one"
             )
+
+
+def _what_renders(tokenizer: Any) -> tuple[Any, ...]:
+    """All that decides which tokens a prompt has. A tokenizer in Python alone has no more than its words."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    words = tokenizer.get_vocab() if backend is None else backend.to_str()
+    return words, tokenizer.special_tokens_map, tokenizer.chat_template, tokenizer.generation_end_ids
 
 
 def _silence() -> None:

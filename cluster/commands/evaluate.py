@@ -38,7 +38,7 @@ def run_eval(config: RunConfig, out: Path, console: Console) -> None:
     if not config.evaluation.tasks:
         raise ConfigError("no tasks: name some with --tasks, or in evaluation.tasks; `paper` means the paper's tasks")
     # No game is played, so the prompts do not matter; every tokenizer can use these.
-    config = config.model_copy(update={"policies": "shared", "prompts": "flat"})
+    config = config.model_copy(update={"policies": "shared", "seat_models": {}, "prompts": "flat"})
     check_playing(config)
     model = resolve_model(config.model)
     in_a_process(check_tasks, config, model, downloads=config.evaluation.download)

@@ -27,6 +27,7 @@ def for_rows(config: RunConfig) -> RunConfig:
     return config.model_copy(
         update={
             "policies": "shared",
+            "seat_models": {},
             "checkpoint": config.checkpoint.model_copy(update={"enabled": False}),
             "learner": config.learner.model_copy(update={"reference": "recompute"}),
             "objective": config.objective.model_copy(update=stage),

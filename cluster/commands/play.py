@@ -17,6 +17,7 @@ from cluster.runtime.ray_session import get
 from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.formats import write_games
+from spag_ray.game.rules import Role
 from spag_ray.host.whole_files import refuse_existing
 
 
@@ -29,8 +30,8 @@ def run_play(
     cards = cards_of(config)
     words = words_of_file(config, words_file) if words_file else every_words(config, cards)[1]
     check_words(config, words)
-    attacker_model = resolve_model(attacker or config.model)
-    defender_model = resolve_model(defender or config.model)
+    attacker_model = resolve_model(attacker or config.model_of(Role.ATTACKER))
+    defender_model = resolve_model(defender or config.model_of(Role.DEFENDER))
     models = list(dict.fromkeys((attacker_model, defender_model)))
     in_a_process(check_players, config, models, words)
     config = with_room_for_engines(config, len(models))

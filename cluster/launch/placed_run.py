@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -54,6 +54,7 @@ from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, InputError, StopRequestedError
 from spag_ray.game.game_form import listed
 from spag_ray.game.protocol import ReadsScenarios, guesser_of
+from spag_ray.game.rules import Role
 from spag_ray.game.words import read_lines, read_scenarios, read_words
 from spag_ray.games.of_config import Scenarios, game_of, scenarios_of, style_of
 from spag_ray.games.registry import module_to_send
@@ -81,7 +82,8 @@ def prepare(config: RunConfig, folder: Path, resume: bool) -> Prepared:
     of_run = words, held_out, list(cards)
     check_with_imports(config, partial(check_run, config, model, *of_run), mark_of(config, model, *of_run))
     kept = [word for game in config.games if game.has_cards for word in held_out[game.full_name]]
-    return Prepared(model, words, held_out, without_words(cards, kept))
+    seat_models = {role: resolve_model(named) for role, named in config.seat_models.items()}
+    return Prepared(model, words, held_out, without_words(cards, kept), seat_models)
 
 
 def place_detached(config: RunConfig, folder: Path, resume: bool) -> list[str]:
@@ -216,6 +218,7 @@ def placed_run(
     words: Scenarios,
     held_out: Scenarios,
     cards: Deck,
+    seat_models: Mapping[Role, str] = {},
     *,
     lease: FolderLease | None = None,
 ) -> Iterator[RunHandle]:
@@ -223,7 +226,7 @@ def placed_run(
     with contextlib.ExitStack() as stack:
         lease = lease or stack.enter_context(held(folder))
         stack.enter_context(ray_session(config.cluster))
-        run = _created(config, folder, lease, Prepared(model, words, held_out, cards))
+        run = _created(config, folder, lease, Prepared(model, words, held_out, cards, seat_models))
         try:
             yield run
         except (KeyboardInterrupt, StopRequestedError) as stop:

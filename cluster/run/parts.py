@@ -9,7 +9,7 @@ from typing import NamedTuple
 import ray
 
 from actors.arena import Rules
-from actors.models import load_tokenizer, resolve_model
+from actors.models import load_tokenizer
 from cluster.buffer.buffer_actor import Buffer, BufferActor, BufferHandle, BufferHealth
 from cluster.buffer.buffer_metrics import BufferMetrics
 from cluster.fleet.drained_nodes import DrainedNodes
@@ -57,12 +57,13 @@ PROBE = "It is something that most people have seen, though few could say when t
 
 class Prepared(NamedTuple):
     """A run's inputs besides its configuration and its folder: a model's folder, words to train on and words that are
-    only evaluated on, and the cards of the scripted expert."""
+    only evaluated on, the cards of the scripted expert, and the folders of seats that start with another model."""
 
     model: str
     words: Scenarios
     held_out: Scenarios
     cards: Deck
+    seat_models: Mapping[Role, str] = {}
 
 
 class RunControl:
@@ -119,7 +120,7 @@ class RunParts:
     def __init__(self, config: RunConfig, lease: FolderLease, prepared: Prepared, rules: Sequence[Rules]) -> None:
         """With the arenas and the buffer started; engines and learners are started later. The arguments are those of
         Run."""
-        model, words, held_out, cards = prepared
+        model, words, held_out, cards, seat_models = prepared
         self.config, self.control, self.cards = config, RunControl(lease), cards
         games = {each.name: each.game for each in rules}
         names = names_by_game(config, games)
@@ -130,7 +131,8 @@ class RunParts:
             each.game.full_name: renderer_of(each, tokenizer, games[each.game.full_name]) for each in config.each_game
         }
         first = config.games[0].full_name
-        self._learn(lease, model, _probe(renderers[first], held_out[first][0]))
+        models = {role: seat_models.get(role, model) for role in Role}
+        self._learn(lease, models, _probe(renderers[first], held_out[first][0]))
         self._play(lease, rules)
         self._loop()
         self.words = _word_stream(config, words)
@@ -172,7 +174,7 @@ class RunParts:
         self.restarts = RestartBudget(config.supervision, self.recorder, status.note)
         self.reservation = Reservation(config.cluster, reservation_of(folder), status.note, self.control.check_stop)
 
-    def _learn(self, lease: FolderLease, model: str, probe: Probe) -> None:
+    def _learn(self, lease: FolderLease, models: Mapping[Role, str], probe: Probe) -> None:
         config = self.config
         seats = {"policy": tuple(Role)} if config.policies == "shared" else {str(role): (role,) for role in Role}
         self.policies = [
@@ -181,7 +183,7 @@ class RunParts:
                 roles,
                 config,
                 folder=lease.folder,
-                model=resolve_model(config.model_of(roles[0])) if config.seat_models else model,
+                model=models[roles[0]],
                 recorder=self.recorder,
                 probe=probe,
                 reservation=self.reservation,

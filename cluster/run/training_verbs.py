@@ -292,7 +292,12 @@ class Trainer:
         self._parts.control.lease.check(now=True)
         is_built_in = self.config.model == BUILT_IN
         base = SMOLLM2 if is_built_in else BaseModel.of_folder(Path(self._parts.seating.model))
-        write_cards(self._parts.ground.folder, base, stage)
+        of_seats = {
+            policy.name: BaseModel.of_folder(Path(policy.model))
+            for policy in self._parts.policies
+            if policy.name in self.config.seat_models
+        }
+        write_cards(self._parts.ground.folder, base, stage, of_seats)
 
 
 def asks_tasks(config: RunConfig, stage: Stage) -> bool:

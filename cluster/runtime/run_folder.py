@@ -130,7 +130,7 @@ def check_continues(folder: Path, config: RunConfig) -> None:
     """Raises RunFolderError if this is the folder of another run: its config.yaml differs in a key that affects
     training. Nothing is written to it."""
     before = _config_of(folder)
-    then, now = (each.model_dump(exclude=_MAY_CHANGE) for each in (before, config))
+    then, now = (each.model_dump(mode="json", exclude=_MAY_CHANGE) for each in (before, config))
     if different := sorted(_differences(then, now)):
         key, (old, new) = different[0]
         raise RunFolderError(

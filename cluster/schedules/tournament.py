@@ -30,7 +30,6 @@ from spag_ray.results.saved_models import saved_models
 from spag_ray.stages import BASE, PLAYER_NAME, Stage, order_of
 from spag_ray.weights.weight_files import fingerprint, is_safetensors
 
-# Keys of a model's config.json that describe its origin, not its shape.
 Models: TypeAlias = Mapping[str, Sequence[str]]  # {name of a guest: what it is as attacker, and as defender}
 SHARED_POOL = "players"  # of engines that play both seats
 

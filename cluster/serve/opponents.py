@@ -63,20 +63,22 @@ class Opponent:
 def opponents_of_run(folder: Path, config: RunConfig) -> dict[str, Opponent]:
     """The base model, if it is on this machine, and the model of every stage, the oldest first. Raises ConfigError if
     there is none."""
-    found = {}
-    with contextlib.suppress(ModelError):
-        if config.seat_models:
-            found = {
-                str(BASE.of_policy(role)): Opponent(resolve_model(config.model_of(role)), (role,)) for role in Role
-            }
-        else:
-            found[str(BASE)] = Opponent(resolve_model(config.model))
+    found: dict[str, Opponent] = {}
+    missing = []
+    bases = [(str(BASE), config.model, tuple(Role))]
+    if config.seat_models:
+        bases = [(str(BASE.of_policy(role)), config.model_of(role), (role,)) for role in Role]
+    for base, model, seats in bases:
+        try:
+            found[base] = Opponent(resolve_model(model), seats)
+        except ModelError:
+            missing.append(model)
     names = [path.name for path in saved_models(folder)]
     for name in sorted(names, key=order_of):
         seats = tuple(Role(player) for player in Stage.parse(name).players if player in tuple(Role))
         found[name] = Opponent(str((folder / "models" / name).resolve()), seats or tuple(Role))
     if not found:
-        raise ConfigError(f"{folder}: no stage's model in its models/, and its base model {config.model} is not here")
+        raise ConfigError(f"{folder}: no stage's model in its models/, and its base model {missing[0]} is not here")
     return found
 
 

@@ -48,7 +48,7 @@ def first_fault(error: ValidationError, model: type[BaseModel]) -> tuple[str, st
     settings, whose keys are suggested for one that is unknown."""
     fault, *others = error.errors()
     # After a key that takes values of several kinds, pydantic names the kind that it tried, each in a fault of its own.
-    loc = [part for before, part in pairwise((None, *fault["loc"])) if before != "num_engines"]
+    loc = [part for before, part in pairwise((None, *fault["loc"])) if before != "num_engines" and part != "[key]"]
     is_kind = fault["loc"][-1:] and fault["loc"][-1] in _KINDS and fault["type"] != "extra_forbidden"
     kinds = [each for each in others if is_kind and each["loc"] in [(*fault["loc"][:-1], kind) for kind in _KINDS]]
     if kinds:

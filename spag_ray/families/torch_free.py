@@ -10,7 +10,12 @@ from transformers import AutoConfig, AutoTokenizer, LlamaConfig
 from spag_ray.errors import ModelError, reason_of
 
 __all__ = ["AlibiLlamaConfig", "AutoConfig", "AutoTokenizer", "has_alibi", "read_config", "read_tokenizer", "shape_of"]
-_NOT_SHAPE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache", "architectures")
+# Keys of config.json that say where weights are from, how they were trained, or what ends a text.
+_NOT_SHAPE = (
+    *("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache", "architectures"),
+    *("initializer_range", "attention_dropout", "hidden_dropout", "embd_pdrop", "resid_pdrop", "attn_pdrop"),
+    *("pad_token_id", "bos_token_id", "eos_token_id"),
+)
 
 
 class AlibiLlamaConfig(LlamaConfig):

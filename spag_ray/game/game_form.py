@@ -127,7 +127,7 @@ def chosen_scenario(game: Game, text: str, name: str) -> str:
     """The scenario that a person chose. Raises InputError if the game, which is called `name`, has no such one."""
     if isinstance(game, ReadsScenarios):
         return game.scenario_of(text)
-    every = list(game.scenarios())
+    every = listed(game)
     if text not in every:
         raise InputError(f"{text!r} is no scenario of {name}, such as {every[0]!r}")
     return text

@@ -78,8 +78,11 @@ class BaseModel:
 SMOLLM2 = BaseModel("SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M-Instruct", "apache-2.0")
 
 
-def write_cards(folder: Path, base: BaseModel, stage: Stage | None = None) -> list[Path]:
-    """Write the cards of a run's saved models, or of those of one stage; returns the written files."""
+def write_cards(
+    folder: Path, base: BaseModel, stage: Stage | None = None, of_seats: Mapping[str, BaseModel] = {}
+) -> list[Path]:
+    """Write the cards of a run's saved models, or of those of one stage; returns the written files. `of_seats`: what
+    the policies of some seats started with, in place of `base`."""
     models = saved_models(folder)
     if stage is not None:
         models = [path for path in models if Stage.parse(path.name).of_all_policies == stage]
@@ -90,7 +93,9 @@ def write_cards(folder: Path, base: BaseModel, stage: Stage | None = None) -> li
         card = model / CARD
         if card.exists() and MARK not in card.read_text(encoding="utf-8", errors="replace"):
             continue
-        write_atomically(card, card_text(files, Stage.parse(model.name), base))
+        of_model = Stage.parse(model.name)
+        its = next((of_seats[player] for player in of_model.players if player in of_seats), base)
+        write_atomically(card, card_text(files, of_model, its))
         written.append(card)
     return written
 

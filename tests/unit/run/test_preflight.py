@@ -361,7 +361,9 @@ def test_a_base_that_engines_cannot_play_in_turn_is_refused(
 def test_a_micro_batch_below_the_longest_game_is_refused_unless_nothing_is_trained(tiny_model: Path) -> None:
     def config(tokens: int) -> RunConfig:
         learner = {"packing": "none", "max_tokens_per_microbatch": tokens}
-        return parse_config({"prompts": "lines", "engine": {"max_model_len": 8192}, "learner": learner})
+        sampling = {"max_new_tokens": 256}
+        engine = {"max_model_len": 8192}
+        return parse_config({"prompts": "lines", "engine": engine, "learner": learner, "sampling": sampling})
 
     with pytest.raises(ConfigError, match=r"the rules take \d+ tokens .*max_tokens_per_microbatch is 2048") as caught:
         check_model(config(2048), str(tiny_model), ["tiger"])
