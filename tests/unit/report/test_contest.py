@@ -91,7 +91,7 @@ def test_controls_have_as_many_tokens_and_rounds(tmp_path: Path, monkeypatch: py
     assert f"seat_models.attacker={tmp_path}/seed-3/models/spag-10-attacker" in trained["contest-3"]
     assert f"seat_models.defender={tmp_path}/seed-3/models/imitated-defender" in trained["random-payoffs-3"]
     assert "self_play.rounds=16" in trained["random-payoffs-3"]
-    assert "imitation.games=51" in trained["longer-imitated-3"], "501 of 1,000 tokens"
+    assert '"games":51,' in "".join(trained["longer-imitated-3"]), "501 of 1,000 tokens"
     assert all({"seed=3", "learner.num_cpus=1"} < {*each} for each in trained.values())
     (command,) = played
     players = [each for each in command if "=" in each]

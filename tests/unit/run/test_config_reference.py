@@ -54,7 +54,7 @@ def test_a_key_is_explained_with_its_type_range_default_and_the_keys_it_goes_wit
     assert run("games.1.env").startswith("games[].env: text | empty")
     assert "engine.num_engines.grow_after_s" in run("engine.num_engines")
     assert run("learner.dtype").splitlines()[1] == "default: depends on the machine"
-    assert len(run().splitlines()) == 29, "the parts and what can be asked"
+    assert len(run().splitlines()) == 30, "the parts and what can be asked"
 
 
 def test_keys_that_explain_each_other_are_named_and_words_of_a_sentence_are_not() -> None:

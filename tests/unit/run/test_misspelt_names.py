@@ -108,7 +108,7 @@ def test_a_plan_says_what_a_path_may_mean_that_it_does_not_check(folder: Path) -
 
 def test_a_plan_checks_the_room_of_a_game_whose_file_is_here(folder: Path) -> None:
     short = of_a_game(name="card_game.py:Mine").model_dump() | {"engine": {"max_model_len": 256}}
-    with pytest.raises(SpagError, match=r"4 turns of sampling\.max_new_tokens 256 take"):
+    with pytest.raises(SpagError, match=r"4 turns of sampling\.max_new_tokens 128 take"):
         check_plan(parse_config(short))
 
 
