@@ -12,7 +12,8 @@
     random-payoffs      the seed's imitated models in as many rounds as both had, on payoffs drawn by chance
 
 and plays the contest's last stage against each of them, the imitated and the taught models, in both seats, on the
-seed's held-out words. It keeps the matches in OUT/contest-SEED.json. `tables` also adds to OUT/headline.json
+seed's held-out words. It keeps the matches of a finished seed in OUT/contest-SEED.json. `tables` also adds to
+OUT/headline.json
 
     score_imitated, score_tokens_matched, score_random_payoffs
 
@@ -23,15 +24,19 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.hearing import model_of
 from benchmarks.proof import target_tokens
 from benchmarks.seed_runs import arguments, called, train
 from benchmarks.taught import ENDS, IMITATED, LAST
+from cluster.guarded import run_guarded
 from spag_ray.config.loading import load_config
+from spag_ray.errors import InputError
 from spag_ray.game.rules import Role
 from spag_ray.results.matches import Match, read_matches
 from spag_ray.results.standings import score
@@ -60,6 +65,10 @@ def main() -> None:
 def run_seed(out: Path, seed: int, overrides: Sequence[str]) -> None:
     """Trains, or resumes; plays what has not been played."""
     taught = out / f"seed-{seed}"
+    if not (taught / "ended.json").exists():
+        raise InputError(
+            f"{taught}: no finished run to begin with; first python -m benchmarks.taught run --seed {seed}"
+        )
     config = load_config(str(taught / "config.yaml"))
     last = str(Stage.of_round(config.self_play.rounds))
     models = {LAST: models_of(taught, last), IMITATED: models_of(taught, IMITATED)}
@@ -82,9 +91,10 @@ def run_seed(out: Path, seed: int, overrides: Sequence[str]) -> None:
     imitation = config.imitation.model_copy(update={"games": games}).model_dump_json()
     trained(LONGER, IMITATED, f"imitation={imitation}", "self_play.rounds=0")
     players = [part for name, own in models.items() for part in ("--player", f"{name}={','.join(map(str, own))}")]
-    matches = str(out / f"{CONTEST}-{seed}.json")
-    command = ["match", str(contest / "config.yaml"), "--games", str(NUM_GAMES), "--out", matches]
+    matches = out / f"matches-{CONTEST}-{seed}.json"  # of fewer pairings, if it is interrupted
+    command = ["match", str(contest / "config.yaml"), "--games", str(NUM_GAMES), "--out", str(matches)]
     called([*command, *players, "--against", CONTEST])
+    shutil.copyfile(matches, out / f"{CONTEST}-{seed}.json")
 
 
 def models_of(run: Path, stage: str) -> list[Path]:
@@ -102,8 +112,7 @@ def tables(seeds: Sequence[Sequence[Match]]) -> list[str]:
     for other in (IMITATED, LAST, LONGER, RANDOM):
         cells = []
         for seats in ((Role.ATTACKER, Role.DEFENDER), (Role.ATTACKER,), (Role.DEFENDER,)):
-            found = score(seeds, CONTEST, other, roles=seats)
-            cells.append(f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]")
+            cells.append(str(score(seeds, CONTEST, other, roles=seats)))
         games = [
             game
             for matches in seeds
@@ -120,10 +129,14 @@ def headline(seeds: Sequence[Sequence[Match]]) -> dict[str, dict[str, float]]:
     """{figure: its value, low and high}; see the module's docstring."""
     scores = {figure: score(seeds, CONTEST, other) for other, figure in FIGURES.items()}
     return {
-        figure: {"value": round(found.value, 4), "low": round(found.low, 4), "high": round(found.high, 4)}
+        figure: {
+            name: round(value, 4)
+            for name, value in asdict(found).items()
+            if name == "value" or (name in ("low", "high") and found.has_interval)
+        }
         for figure, found in scores.items()
     }
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(run_guarded(lambda **_: main()))

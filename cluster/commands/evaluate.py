@@ -32,13 +32,17 @@ def with_tasks(
     return config.model_copy(update={"model": model or config.model, "evaluation": evaluation})
 
 
+def for_tasks(config: RunConfig) -> RunConfig:
+    """No game is played, so one policy is enough, and the prompts do not matter: every tokenizer can use these."""
+    return config.model_copy(update={"policies": "shared", "seat_models": {}, "prompts": "flat"})
+
+
 def run_eval(config: RunConfig, out: Path, console: Console) -> None:
     """`spag-ray eval`: `config.model` on `config.evaluation.tasks`; `out` is a file for the rows."""
     refuse_existing(out)
     if not config.evaluation.tasks:
         raise ConfigError("no tasks: name some with --tasks, or in evaluation.tasks; `paper` means the paper's tasks")
-    # No game is played, so the prompts do not matter; every tokenizer can use these.
-    config = config.model_copy(update={"policies": "shared", "seat_models": {}, "prompts": "flat"})
+    config = for_tasks(config)
     check_playing(config)
     model = resolve_model(config.model)
     in_a_process(check_tasks, config, model, downloads=config.evaluation.download)

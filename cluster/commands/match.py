@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections.abc import Sequence
 from dataclasses import replace
@@ -142,8 +143,11 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
             matching = run.match_only.remote(entrants, wanted.against, played)
             watch_run(run, matching, console)
             matches = get(matching)
-    finally:  # also if it was interrupted: called again, it then plays the others
-        keep_matches(run_folder, out, played, models)
+    except BaseException:  # called again, it then plays the others
+        with contextlib.suppress(SpagError, OSError):  # the first fault is told
+            keep_matches(run_folder, out, played, models)
+        raise
+    keep_matches(run_folder, out, played, models)
     names = [entrant.name for entrant in entrants]
     games = names_by_game(config)
     _print_matches(matches, names, games, console, trained=trained, against=wanted.against)

@@ -20,7 +20,7 @@ from cluster.learning.direct_channel import EngineClient, SendReport
 from cluster.learning.learner_actor import LearnerActor, LearnerHandle
 from cluster.learning.memory_fault import out_of_memory
 from cluster.planning.reservation import Reservation
-from cluster.runtime.ray_session import ACTOR_LOST, get
+from cluster.runtime.ray_session import ACTOR_LOST, first_line, get
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import LearnerConfig
 from spag_ray.errors import LearnerError, LearnersLostError
@@ -245,7 +245,7 @@ class LearnerGroup:
                 f"a learner call took longer than learner.timeout_s ({self.timeout_s:.0f} s)"
             ) from error
         except ACTOR_LOST as error:
-            raise LearnersLostError(f"a learner rank is gone: {str(error).splitlines()[0]}") from error
+            raise LearnersLostError(f"a learner rank is gone: {first_line(error)}") from error
         except ray.exceptions.RayTaskError as error:
             if (told := out_of_memory(str(error.cause) or type(error.cause).__name__)) is None:
                 raise

@@ -227,14 +227,16 @@ class LearningPolicy:
     @contextlib.contextmanager
     def _learners_to_blame(self, exported: Export) -> Iterator[None]:
         """Turn a WeightSyncError into LearnersLostError if a learner rank has died: that is the cause, and the engines
-        that were stopped have not failed. Raises the learner's own error if it failed to compute a bucket."""
+        that were stopped have not failed; and into LearnerError if one was out of memory for a bucket."""
         try:
             yield
         except WeightSyncError as refused:
             if (learners := self.learners) is not None:
                 try:
                     learners.check_alive(wait_s=5.0)
-                    for bucket in exported.bucket_refs:  # one at a time: they may be another node's
+                    latest = self._published  # another one, if a channel broke
+                    again = () if latest is None or latest is exported else latest.bucket_refs
+                    for bucket in (*exported.bucket_refs, *again):  # one at a time: they may be another node's
                         with contextlib.suppress(ray.exceptions.RayError):
                             learners.results([bucket])
                 except LearnersLostError as error:

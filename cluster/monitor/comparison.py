@@ -29,7 +29,7 @@ from spag_ray.results.lines import ExploitabilityLine, HeldOutLine, Line, PlayLi
 from spag_ray.results.matches import Match, read_matches
 from spag_ray.results.metric_lines import MetricLines
 from spag_ray.results.pauses import Clock
-from spag_ray.results.standings import MIN_WORDS, by_situation, score
+from spag_ray.results.standings import MIN_WORDS, SMALLEST_ERROR, by_situation, score
 from spag_ray.stages import Stage, StageKind, order_of
 
 _SHARES = {
@@ -163,7 +163,7 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
     """(mean, low, high) of the 95 % interval of the mean by Student's t; infinite for one value, and for values that
     are all the same, which do not say how they spread."""
     mean = fmean(values)
-    if len(set(values)) < 2:
+    if max(values) - min(values) < SMALLEST_ERROR:
         return mean, -math.inf, math.inf
     from scipy.special import stdtrit
 

@@ -51,6 +51,8 @@ def _model(plan: Plan) -> Iterator[str]:
     num_gib = plan.size.num_parameters * bytes_of(dtype) / GIB
     yield f"model     {plan.config.model}: {plan.size.num_parameters:,} parameters, {num_gib:.2f} GiB in {dtype}"
     yield f"          counted by {plan.size.source}"
+    for seat, model in plan.config.seat_models.items():
+        yield f"          weights of the {seat}: {model}"
 
 
 def _actors(plan: Plan) -> Iterator[str]:

@@ -37,6 +37,9 @@ _SETTINGS: dict[str, Callable[[RunConfig], Any]] = {
     "games": lambda config: ", ".join(f"{each.full_name} ({each.share:g})" for each in config.games),
     "prompts": lambda config: config.prompts if config.prompts in ("chat", "flat", "lines") else "a file",
     "policies": lambda config: config.policies,
+    "seat_models": lambda config: (
+        ", ".join(f"{seat}: {Path(path).name}" for seat, path in config.seat_models.items()) or None
+    ),
     "schedule": lambda config: config.schedule,
     "imitation.games": lambda config: config.imitation.games if config.imitation.enabled else None,
     "imitation.learning_rate": lambda config: config.imitation.learning_rate if config.imitation.enabled else None,

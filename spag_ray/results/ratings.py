@@ -15,7 +15,7 @@ from typing import Any
 
 from spag_ray.game.rules import Outcome, Role
 
-PULL = 0.4  # of a rating to 0, in games, however many others are rated; choix adds its rate up over all of them
+PULL = 0.4  # games of every seat with one virtual player, half won: a pull that grows with nothing
 MOST_STEPS = 10_000  # of the fit, which takes 5 to 100 unless results contradict each other
 
 
@@ -96,13 +96,15 @@ class WinMatrix:
         place = {seat: number for number, seat in enumerate(seats)}
         if not seats:
             return {}
-        wins = np.zeros((len(seats), len(seats)))
+        wins = np.zeros((len(seats) + 1, len(seats) + 1))  # the last one is the virtual player
+        wins[-1, :-1] = wins[:-1, -1] = PULL / 2
         for (attacker, defender), outcomes in self._outcomes.items():
             us, them = place[attacker, Role.ATTACKER], place[defender, Role.DEFENDER]
             points = mean_score(outcomes, Role.ATTACKER) * outcomes.total()
             wins[us, them] += points
             wins[them, us] += outcomes.total() - points
-        strengths = choix.ilsr_pairwise_dense(wins, alpha=PULL / len(seats), max_iter=MOST_STEPS)
+        strengths = choix.ilsr_pairwise_dense(wins, max_iter=MOST_STEPS)[:-1]
+        strengths -= strengths.mean()
         return {seat: round(float(400 / math.log(10) * value), 1) for seat, value in zip(seats, strengths, strict=True)}
 
     @classmethod

@@ -224,8 +224,9 @@ def ratings(matches: Sequence[Match]) -> dict[tuple[str, Role], Estimate]:
     A seat has no rating with games on fewer than MIN_WORDS words or with games that all ended alike: its interval would
     not hold. The only player of a seat has none either. `matches` are connected by games (largest_group).
     """
+    from scipy.optimize import brentq
     from scipy.sparse import csr_array
-    from scipy.special import expit, softmax
+    from scipy.special import expit
 
     games = [(match, game) for match in matches for game in match.games]
     if not games:
@@ -243,8 +244,9 @@ def ratings(matches: Sequence[Match]) -> dict[tuple[str, Role], Estimate]:
     design = of_attacker - of_defender  # times strengths: the logit of what the attacker is expected to score
     scores, expected = np.array([game.outcome.score(Role.ATTACKER) for _, game in games]), expit(design @ strengths)
     information = (design.T * (expected * (1 - expected)) @ design).toarray()
-    odds = softmax(strengths) * len(seats)
-    information += PULL * (np.diag(odds) - np.outer(odds, odds) / len(seats))  # the pull to 0 holds errors down too
+    virtual = brentq(lambda rating: expit(strengths - rating).mean() - 0.5, strengths.min() - 1, strengths.max() + 1)
+    pull = PULL * expit(strengths - virtual) * expit(virtual - strengths)  # it holds errors down too
+    information += np.diag(pull) - np.outer(pull, pull) / pull.sum()
     covariance = np.linalg.pinv(information, hermitian=True)
     errors = (of_word @ (design * (scores - expected)[:, None])) @ covariance  # [words, seats]
     num_words = _num_words((of_word @ abs(design)).toarray())

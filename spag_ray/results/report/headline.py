@@ -12,6 +12,7 @@ from markupsafe import Markup
 from spag_ray.config.engine import EngineConfig, EngineRange
 from spag_ray.config.parts import LearnerConfig
 from spag_ray.config.run import RunConfig
+from spag_ray.game.rules import Role
 from spag_ray.results.game_names import GameNames, told_apart
 from spag_ray.results.payoffs_told import cooperative_note
 from spag_ray.results.report import markup
@@ -82,7 +83,8 @@ def _state(run: Gathered) -> str:
 
 def _what(run: Gathered, config: RunConfig) -> str:
     """What the run does, and how much of it has been done."""
-    model, game = config.model.rstrip("/").rsplit("/", 1)[-1], run.files.game
+    starts = [config.model_of(role).rstrip("/").rsplit("/", 1)[-1] for role in Role]
+    model, game = " and ".join(dict.fromkeys(starts)), run.files.game
     parts = []
     if config.imitation.enabled:
         scripted = "a scripted expert" if game.guesses else "the game's scripted seats"

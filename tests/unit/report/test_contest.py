@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import contest
 from benchmarks.random_payoffs import drawn
+from spag_ray.errors import InputError
 from spag_ray.game.rules import Outcome
 from spag_ray.results.matches import Game, Match
 from spag_ray.training_data.estimators import Trajectory, check_estimator
@@ -63,7 +64,10 @@ def test_without_records_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_controls_have_as_many_tokens_and_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="first python -m benchmarks"):
+        contest.run_seed(tmp_path, 3, [])
     (tmp_path / "seed-3").mkdir()
+    (tmp_path / "seed-3" / "ended.json").write_text("{}")
     (tmp_path / "seed-3" / "config.yaml").write_text(
         "policies: separate\nself_play: {rounds: 10}\nimitation: {games: 100}\n"
     )
@@ -86,7 +90,12 @@ def test_controls_have_as_many_tokens_and_rounds(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(contest, "train", train)
     monkeypatch.setattr(contest, "target_tokens", tokens)
-    monkeypatch.setattr(contest, "called", played.append)
+
+    def called(command: list[str]) -> None:
+        played.append(command)
+        Path(command[command.index("--out") + 1]).write_text("[]")
+
+    monkeypatch.setattr(contest, "called", called)
     contest.run_seed(tmp_path, 3, ["learner.num_cpus=1"])
     assert f"seat_models.attacker={tmp_path}/seed-3/models/spag-10-attacker" in trained["contest-3"]
     assert f"seat_models.defender={tmp_path}/seed-3/models/imitated-defender" in trained["random-payoffs-3"]
@@ -98,6 +107,7 @@ def test_controls_have_as_many_tokens_and_rounds(tmp_path: Path, monkeypatch: py
     assert f"contest={tmp_path}/contest-3/models/spag-6-attacker,{tmp_path}/contest-3/models/spag-6-defender" in players
     assert f"longer-imitated={tmp_path}/longer-imitated-3/models/imitated-attacker," in "".join(players)
     assert command[-2:] == ["--against", "contest"]
+    assert (tmp_path / "contest-3.json").read_text() == "[]", "once all is played"
 
 
 def test_drawn_payoffs_have_nothing_to_do_with_real_ones() -> None:

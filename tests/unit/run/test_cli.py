@@ -416,8 +416,8 @@ def test_the_base_of_a_runs_stages_is_the_runs(
 ) -> None:
     found: list[str] = []
 
-    def entrants(folder: Path, base: str) -> list[Entrant]:
-        found.append(base)
+    def entrants(folder: Path, config: RunConfig) -> list[Entrant]:
+        found.append(config.model)
         raise RunFolderError("enough")
 
     monkeypatch.setattr("cluster.commands.match.entrants_of_run", entrants)
