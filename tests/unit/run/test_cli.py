@@ -452,6 +452,28 @@ def refuse(folder: Path) -> None:
     raise RunFolderError(str(folder))
 
 
+@pytest.mark.parametrize("command", ["match", "play", "eval"])
+def test_what_only_plays_is_checked_before_anything_starts(
+    run: Any, tiny_model: Path, words: Path, tmp_path: Path, command: str
+) -> None:
+    more = {"match": ("--player", f"a={tiny_model}"), "play": ("--out", "p.json"), "eval": ("--tasks", "paper")}
+    wrong = tiny(tiny_model, words, "engine.vllm={enforce_eagre: true}")
+    said = run(command, "quickstart", *wrong, *more[command], *(("--out", "e.json") if command == "eval" else ()))
+    assert "engine.vllm.enforce_eagre" in said
+    assert not list(tmp_path.glob("*.run"))
+
+
+def test_rows_to_learn_from_are_checked_before_the_pass(
+    run: Any, tiny_model: Path, words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cluster.commands.learn.make_run_folder", lambda folder, _: refuse(folder))
+    row = {"type": "spag", "query": "water " * 600, "target": "t", "reward": 1.0, "weight": 1.0, "role": "attacker"}
+    (tmp_path / "rows.json").write_text(json.dumps([row]))
+    options = tiny(tiny_model, words, "learner.max_tokens_per_microbatch=512")
+    said = run("learn", "quickstart", "--method", "imitation", "--data", "rows.json", "--out", "model", *options)
+    assert "row 0 has 6" in said
+
+
 def test_no_remedy_names_a_package_that_no_index_has() -> None:
     """`pip install spag-ray[...]` finds nothing; a checkout or a wheel works."""
     root = Path(__file__).resolve().parents[3]
