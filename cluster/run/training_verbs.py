@@ -293,7 +293,7 @@ class Trainer:
         is_built_in = self.config.model == BUILT_IN
         base = SMOLLM2 if is_built_in else BaseModel.of_folder(Path(self._parts.seating.model))
         of_seats = {
-            policy.name: BaseModel.of_folder(Path(policy.model))
+            str(policy.name): BaseModel.of_folder(Path(policy.model))
             for policy in self._parts.policies
             if policy.name in self.config.seat_models
         }

@@ -197,9 +197,9 @@ class RunConfig(Part):
         (game,) = self.games
         return game
 
-    def model_of(self, role: Literal["attacker", "defender"]) -> str:
+    def model_of(self, role: str) -> str:
         """What the policy of a seat starts with, as it is named."""
-        return self.seat_models.get(role, self.model)
+        return next((named for seat, named in self.seat_models.items() if seat == role), self.model)
 
     @property
     def game_names(self) -> tuple[str, ...]:

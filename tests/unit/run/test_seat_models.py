@@ -112,9 +112,12 @@ def test_policies_start_with_them_but_not_where_one_plays_both_seats(
 ) -> None:
     config = parse_config({"model": "/m/base", "policies": "separate", "seat_models": {"attacker": "/m/other"}})
     started: list[tuple[str, str]] = []
-    monkeypatch.setattr(
-        parts, "LearningPolicy", lambda name, *_, model, **__: started.append((name, model)) or SimpleNamespace()
-    )
+
+    def made(name: str, *_: object, model: str, **__: object) -> SimpleNamespace:
+        started.append((name, model))
+        return SimpleNamespace()
+
+    monkeypatch.setattr(parts, "LearningPolicy", made)
 
     def start(config: RunConfig, models: dict[Role, str]) -> None:
         built: Any = SimpleNamespace(
