@@ -61,7 +61,7 @@ _TRIES = 3  # a first connection right after `ray start` may fail
 
 
 class AwayError(ClusterError):
-    """The run cannot be reached now, and may be alive."""
+    """The run cannot be reached now, or a call of it failed with a process of its own; it may be alive."""
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ class AttachedRun:
             if is_unavailable(error):
                 raise AwayError(f"run {self.name} cannot be reached now ({first_line(error)}); ask again") from error
             if not is_gone(error):
-                raise ClusterError(
+                raise AwayError(
                     f"run {self.name}: a process of it has ended during the call ({first_line(error)}); ask again"
                 ) from error
             raise ClusterError(

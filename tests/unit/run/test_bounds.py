@@ -18,7 +18,7 @@ from cluster.buffer import buffer_actor
 from cluster.buffer.buffer_actor import Buffer
 from cluster.checks import preflight
 from cluster.commands.watch import AttachedSource
-from cluster.console import AttachedRun, attach, launch
+from cluster.console import AttachedRun, AwayError, attach, launch
 from cluster.launch import jobs, placed_run
 from cluster.monitor.run_view import KINDS
 from cluster.rollout.arenas import game_within_s
@@ -188,8 +188,8 @@ def test_ctrl_d_gives_a_game_up(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_whose_arena_died_during_a_turn_is_still_there(monkeypatch: pytest.MonkeyPatch) -> None:
     died = ray.exceptions.RayTaskError("play_turn", "traceback", ray.exceptions.ActorDiedError())
     session = Asked(monkeypatch, play_turn=[died.as_instanceof_cause()])
-    with pytest.raises(ClusterError, match=r"run a: a process of it has ended .*The actor died unexpectedly") as error:
-        session.run.play("river")
+    with pytest.raises(AwayError, match=r"run a: a process of it has ended .*The actor died unexpectedly") as error:
+        session.run.play("river")  # an AwayError: neither `stop` kills it, nor does `watch` call it ended
     assert "no longer there" not in str(error.value)
 
 
