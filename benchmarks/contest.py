@@ -27,7 +27,6 @@ import math
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.hearing import model_of
@@ -127,15 +126,13 @@ def tables(seeds: Sequence[Sequence[Match]]) -> list[str]:
 
 def headline(seeds: Sequence[Sequence[Match]]) -> dict[str, dict[str, float]]:
     """{figure: its value, low and high}; see the module's docstring."""
-    scores = {figure: score(seeds, CONTEST, other) for other, figure in FIGURES.items()}
-    return {
-        figure: {
-            name: round(value, 4)
-            for name, value in asdict(found).items()
-            if name == "value" or (name in ("low", "high") and found.has_interval)
-        }
-        for figure, found in scores.items()
-    }
+    found = {}
+    for other, figure in FIGURES.items():
+        estimate = score(seeds, CONTEST, other)
+        found[figure] = {"value": round(estimate.value, 4)}
+        if estimate.has_interval:
+            found[figure] |= {"low": round(estimate.low, 4), "high": round(estimate.high, 4)}
+    return found
 
 
 if __name__ == "__main__":
