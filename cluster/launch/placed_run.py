@@ -241,9 +241,9 @@ def placed_run(
 
 
 def _created(config: RunConfig, folder: Path, lease: FolderLease, prepared: Prepared, **options: str) -> RunHandle:
-    """The Run of a folder, of which this process has the lease. It is on this process's node, if that can be: the
-    others may be spot machines, and a Run ends with its node."""
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    """The Run of a folder, of which this process has the lease. It is on this process's node: the others may be spot
+    machines, and a Run ends with its node."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     actor = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(Run)
     handle: RunHandle = actor.options(
         name=f"run-{label_of(folder)}", num_cpus=0, scheduling_strategy=here, **options

@@ -148,13 +148,8 @@ def test_a_node_that_is_drained_while_its_engine_gets_new_weights(
             return bool(records_of(folder, "engine_joined"))
         if len(states(folder, "draining")) > 3:
             engines = {name: node_of(ray.get_actor(f"{name}-run")) for name in ("engine-policy-0", "engine-policy-1")}
-            # The Run needs no CPU, so Ray may have put it beside an engine; it would end with that node.
-            beside = node_of(run)
-            elsewhere = [each for each in engines.items() if each[1] and each[1] != beside]
-            if not elsewhere:
-                print(f"\nno engine's node can be drained yet: {engines}, the Run is on {beside!r}")
-                return False
-            ((leaving, node), *_) = elsewhere
+            assert node_of(run) == nodes.head_node.node_id, "where it was started: it ends with its node"
+            leaving, node = next(each for each in engines.items() if each[1])
             drain(nodes, node)
             drained[node] = time.monotonic()
             left_by_drain.append(leaving)

@@ -118,7 +118,9 @@ class TestPlaceDetached:
                 return run
 
             def options(scheduling_strategy: Any, **_: object) -> Any:
-                assert (scheduling_strategy.node_id, scheduling_strategy.soft) == (HERE, True)
+                assert (scheduling_strategy.node_id, scheduling_strategy.soft) == (HERE, False), (
+                    "soft affinity puts many actors elsewhere"
+                )
                 return SimpleNamespace(remote=create)
 
             context = SimpleNamespace(get_node_id=lambda: HERE)
