@@ -46,11 +46,11 @@ def _model(plan: Plan) -> Iterator[str]:
     yield ""
     if plan.size is None:
         yield f"model     {plan.config.model}"
-        return
-    dtype = plan.config.learner.dtype
-    num_gib = plan.size.num_parameters * bytes_of(dtype) / GIB
-    yield f"model     {plan.config.model}: {plan.size.num_parameters:,} parameters, {num_gib:.2f} GiB in {dtype}"
-    yield f"          counted by {plan.size.source}"
+    else:
+        dtype = plan.config.learner.dtype
+        num_gib = plan.size.num_parameters * bytes_of(dtype) / GIB
+        yield f"model     {plan.config.model}: {plan.size.num_parameters:,} parameters, {num_gib:.2f} GiB in {dtype}"
+        yield f"          counted by {plan.size.source}"
     for seat, model in plan.config.seat_models.items():
         yield f"          weights of the {seat}: {model}"
 

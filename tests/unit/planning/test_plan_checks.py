@@ -46,6 +46,13 @@ def test_defaults_fit_each_other(preset: dict[str, Any]) -> None:
     check_plan(parse_config({"model": "/mine", **preset}))
 
 
+@pytest.mark.parametrize("model", ["smollm2-135m-instruct", "/nowhere"])
+def test_a_plan_names_what_seats_start_with(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    seats = {"policies": "separate", "seat_models": {"attacker": "/models/mine"}, "engine": {"max_model_len": 4096}}
+    print_plan(parse_config({"model": model, **seats}))
+    assert "weights of the attacker: /models/mine" in capsys.readouterr().out
+
+
 def test_a_misspelt_taboo_is_told_which_game_was_meant() -> None:
     with pytest.raises(ConfigError, match=r"did you mean `taboo`\?"):
         load_config("quickstart", ["game.name=tabu"])

@@ -321,7 +321,7 @@ def test_an_endpoint_reads_what_other_players_read() -> None:
 
 
 def test_players_that_met_in_their_two_seats_on_other_words_have_a_score_and_no_paired_test() -> None:
-    """As when a match was broken off, and continued with another file of words."""
+    """As when a match was interrupted, and continued with another file of words."""
     first, second = (tuple(Game(f"{name}{n}", Outcome.TIED, 8) for n in range(6)) for name in "ab")
     matches = [Match("new", "old", first), Match("old", "new", second)]
     (line,) = comparison_lines(matches, ["old", "new"], None, GameNames())
