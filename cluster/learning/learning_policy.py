@@ -22,10 +22,11 @@ from cluster.learning.training_stage import TrainingStage
 from cluster.learning.weight_sync import Export, Gate, Probe, export, publish, verify_weights
 from cluster.planning.reservation import Reservation
 from cluster.runtime.output_files import label_of
+from cluster.runtime.ray_session import first_line
 from cluster.tracking.recorder import Recorder
 from cluster.types import Engine, Says, says_nothing
 from spag_ray.config.run import RunConfig
-from spag_ray.errors import EngineError, LearnersLostError, WeightSyncError
+from spag_ray.errors import EngineError, LearnerError, LearnersLostError, WeightSyncError
 from spag_ray.game.rules import Role
 from spag_ray.results.lines import SyncLine, SyncReport
 from spag_ray.stages import Stage
@@ -227,7 +228,7 @@ class LearningPolicy:
     @contextlib.contextmanager
     def _learners_to_blame(self, exported: Export) -> Iterator[None]:
         """Turn a WeightSyncError into LearnersLostError if a learner rank has died: that is the cause, and the engines
-        that were stopped have not failed; and into LearnerError if one was out of memory for a bucket."""
+        that were stopped have not failed; and into LearnerError if one could not compute a bucket."""
         try:
             yield
         except WeightSyncError as refused:
@@ -237,8 +238,14 @@ class LearningPolicy:
                     latest = self._published  # another one, if a channel broke
                     again = () if latest is None or latest is exported else latest.bucket_refs
                     for bucket in (*exported.bucket_refs, *again):  # one at a time: they may be another node's
-                        with contextlib.suppress(ray.exceptions.RayError):
+                        try:
                             learners.results([bucket])
+                        except ray.exceptions.RayTaskError as error:
+                            raise LearnerError(
+                                f"a learner rank could not compute a bucket: {first_line(error)}"
+                            ) from error
+                        except ray.exceptions.RayError:  # an object is lost: what the engines said is told
+                            continue
                 except LearnersLostError as error:
                     error.stopped = error.stopped or refused.stopped
                     raise

@@ -170,14 +170,16 @@ class Careless(Pennies):
         return {0: ["heads", "tails"]}[len(history)]
 
 
-class Endless(Pennies):
-    max_turns = 10_000
-
+class OnlyHeads(Pennies):
     def messages(self, seat: int, history: Sequence[str], scenario: str) -> Sequence[dict[str, str]]:
         return [{"role": "user", "content": f"{len(history)}: heads?"}]
 
     def legal(self, history: Sequence[str], scenario: str) -> Sequence[str]:
         return ["heads"]
+
+
+class Endless(OnlyHeads):
+    max_turns = 10_000
 
     def rule(self, history: Sequence[str], scenario: str) -> Ruling | None:
         return None if history[-1] == "heads" else breach((len(history) - 1) % 2, payoffs=(0.0, 0.0))
@@ -209,16 +211,10 @@ def test_a_large_game_is_refused_and_a_tree_does_not_travel(monkeypatch: pytest.
         Pennies().decisions()
 
 
-class Waiting(Pennies):
+class Waiting(OnlyHeads):
     """Nobody has to say anything but heads; after six turns the first seat would be paid."""
 
     max_turns = 2
-
-    def messages(self, seat: int, history: Sequence[str], scenario: str) -> Sequence[dict[str, str]]:
-        return [{"role": "user", "content": f"{len(history)}: heads?"}]
-
-    def legal(self, history: Sequence[str], scenario: str) -> Sequence[str]:
-        return ["heads"]
 
     def rule(self, history: Sequence[str], scenario: str) -> Ruling | None:
         if history[-1] != "heads":

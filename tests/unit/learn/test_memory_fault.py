@@ -1,6 +1,7 @@
 """What a learner that is out of memory says: what it asked for, what was planned, which keys help."""
 
 import mmap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,26 +60,42 @@ def test_a_rank_out_of_memory_ends_the_run_with_one_line(error: BaseException, m
     assert "Including" not in str(caught.value)
 
 
-def test_a_rank_out_of_memory_during_a_sync_is_told_and_no_engine_is_blamed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("has_broken_channel", [False, True])
+@pytest.mark.parametrize(
+    ("cause", "told"),
+    [
+        (torch.OutOfMemoryError(CUDA), r"a learner rank is out of memory: CUDA .*; lower learner\.max_tokens"),
+        (
+            RuntimeError("an illegal memory access"),
+            "a learner rank could not compute a bucket: an illegal memory access",
+        ),
+    ],
+)
+def test_a_rank_that_fails_during_a_sync_is_told_and_no_engine_is_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: Exception, told: str, has_broken_channel: bool
 ) -> None:
-    """Engines that wait for its buckets are handed its error, and refuse the version."""
-    of_ray = ray.exceptions.RayTaskError("buckets", "Traceback ...", torch.OutOfMemoryError(CUDA)).as_instanceof_cause()
+    """Engines that wait for its buckets are handed its error, and refuse the version; also the second time, after a
+    channel broke, over which the first export had no buckets."""
+    of_ray = ray.exceptions.RayTaskError("buckets", "Traceback ...", cause).as_instanceof_cause()
     ref: Any = object()
     gate: Any = None
     probe = Probe((1,), (2,))
     policy = LearningPolicy("policy", tuple(Role), parse_config({}), tmp_path, "model", Recorder(tmp_path), probe)
     policy.learners = failing(monkeypatch, of_ray)
     monkeypatch.setattr(policy.learners, "check_alive", lambda wait_s: None)
-    policy._published = Export(policy.learners, 1, [ref], ref, report=SyncReport(1, 0.5, 1, 100))
+    whole = Export(policy.learners, 1, [ref], ref, report=SyncReport(1, 0.5, 1, 100))
+    policy._published = replace(whole, bucket_refs=[]) if has_broken_channel else whole
 
     def publish(*_: Any) -> Any:
+        policy._published = whole
         raise WeightSyncError("version 1 was not taken by engine-0: ray::LearnerActor.buckets()")
 
     monkeypatch.setattr(learning_policy, "publish", publish)
-    for part in (lambda: policy.publish([], gate), lambda: policy.verify_weights([])):
-        with pytest.raises(LearnerError, match=r"a learner rank is out of memory: CUDA .*; lower learner\.max_tokens"):
-            part()
+    with pytest.raises(LearnerError, match=told):
+        policy.publish([], gate)
+    if isinstance(cause, torch.OutOfMemoryError):
+        with pytest.raises(LearnerError, match=told):
+            policy.verify_weights([])
 
 
 def test_what_torch_asks_for_is_told_in_gib() -> None:
