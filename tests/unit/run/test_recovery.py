@@ -72,19 +72,25 @@ def test_a_run_that_is_to_stop_saves_if_that_fits(left_s: float, saved: list[str
     assert names == saved
 
 
-def test_one_that_is_paused_saves_when_it_is_told_to_and_when_it_is_stopped(tmp_path: Path) -> None:
-    recovery, control, names = recovery_of(tmp_path)
-    control.is_paused = True
-    stopped: list[BaseException] = []
+def stepping(recovery: Any, expected: type[Exception]) -> tuple[threading.Thread, list[Exception]]:
+    """A thread that has begun to wait between two steps, and the expected error that ended it."""
+    ended: list[Exception] = []
 
     def step() -> None:
         try:
             recovery.between_steps(training_stage())
-        except StopRequestedError as error:
-            stopped.append(error)
+        except expected as error:
+            ended.append(error)
 
-    waiting = threading.Thread(target=step)
+    waiting = threading.Thread(target=step, daemon=True)
     waiting.start()
+    return waiting, ended
+
+
+def test_one_that_is_paused_saves_when_it_is_told_to_and_when_it_is_stopped(tmp_path: Path) -> None:
+    recovery, control, names = recovery_of(tmp_path)
+    control.is_paused = True
+    waiting, stopped = stepping(recovery, StopRequestedError)
     control.save_soon()
     wait_until(lambda: names, 10)
     assert names == ["spag-1-step-6"]
@@ -98,16 +104,7 @@ def test_one_that_is_paused_saves_when_it_is_told_to_and_when_it_is_stopped(tmp_
 def test_one_that_is_paused_mid_stage_ends_when_another_run_takes_its_folder(tmp_path: Path) -> None:
     recovery, control, _ = recovery_of(tmp_path)
     control.is_paused = True
-    lost: list[BaseException] = []
-
-    def step() -> None:
-        try:
-            recovery.between_steps(training_stage())
-        except LeaseLostError as error:
-            lost.append(error)
-
-    waiting = threading.Thread(target=step, daemon=True)
-    waiting.start()
+    waiting, lost = stepping(recovery, LeaseLostError)
     shutil.rmtree(tmp_path / "lease")
     waiting.join(5)
     assert lost
