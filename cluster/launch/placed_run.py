@@ -193,7 +193,7 @@ def rules_of(config: RunConfig) -> Rules:
     game = game_of(config)
     if (module := module_to_send(game)) is not None:
         ray.cloudpickle.register_pickle_by_value(module)
-    is_heard = config.objective.information_gain > 0 and guesser_of(game) is not None
+    is_heard = config.objective.information_gain != 0 and guesser_of(game) is not None
     heard = config.objective.gain_event if is_heard else None
     return Rules(game, config.game.full_name, style_of(config, game), config.chat_template_kwargs, heard)
 

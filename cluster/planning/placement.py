@@ -143,7 +143,7 @@ def _engines(config: RunConfig, name: str, count: int) -> ActorSpec:
 
 def has_listener(config: RunConfig) -> bool:
     """Whether an engine listens to games of self-play (objective.information_gain)."""
-    return config.objective.information_gain > 0 and config.self_play.rounds > 0
+    return config.objective.information_gain != 0 and config.self_play.rounds > 0
 
 
 def num_later_stages(config: RunConfig, opponent: FrozenOpponent) -> int:

@@ -48,11 +48,15 @@ def with_defaults_of_choices(data: Mapping[str, Any]) -> Mapping[str, Any]:
         data = {**_GSPO_CLIPS, **data}
     if data.get("gain_of") == "nats":
         data = {"gain_clip": NATS_CLIP, **data}
-    if data.get("gain_event") == "reply":
+    if data.get("gain_event") == "reply" or _is_below_0(data.get("information_gain")):
         data = {"gain_seats": "attacker", **data}
     if data.get("advantage", "spag") != "spag":
         data = {**_WHOLE_GAMES, **data}
     return data
+
+
+def _is_below_0(weight: object) -> bool:
+    return isinstance(weight, int | float) and weight < 0
 
 
 class ObjectiveConfig(Part):
@@ -154,9 +158,8 @@ class ObjectiveConfig(Part):
     )
     information_gain: float = Field(
         0.0,
-        ge=0,
         description="weight of a reward for each turn: how much its hint raised the probability that a frozen listener "
-        "gives the word (docs/learning.md)",
+        "gives the word (docs/learning.md); below 0 attackers are paid for what their hints keep from it",
     )
     listener: str | None = Field(
         None,
@@ -210,6 +213,7 @@ class ObjectiveConfig(Part):
             )
         if self.gain_event == "reply" and self.gain_seats == "both":
             raise ValueError("gain_event: reply pays for traps, and gain_seats: both pays who walks into them too")
+        self.check_gain(self.information_gain)
         self._check_loss()
         self._check_advantage()
         self._check_reference()
@@ -221,6 +225,14 @@ class ObjectiveConfig(Part):
                 raise ValueError(f"{key} moves the reference of kl_reference: start; set that, or leave {key} out")
         if self.kl_reference_every is not None and self.kl_reference_average is not None:
             raise ValueError("kl_reference_every and kl_reference_average both move the reference; leave one out")
+
+    def check_gain(self, weight: float) -> None:
+        """Raises ValueError if hints cannot be paid with this weight: for what they keep back, with a sign below 0."""
+        if weight < 0 and (self.gain_event, self.gain_seats) != ("claim", "attacker"):
+            raise ValueError(
+                f"information_gain: {weight:g} pays attackers for claims that their hints make less probable; it needs "
+                "gain_event: claim and gain_seats: attacker"
+            )
 
     def _check_loss(self) -> None:
         if self.loss == "published":

@@ -285,7 +285,7 @@ class PhaseConfig(Part):
         description="game.payoffs of these rounds; ends that are left out pay as in the paper (game.payoffs if empty)",
     )
     information_gain: float | None = Field(
-        None, ge=0, description="objective.information_gain of these rounds, if that is above 0 (the same if empty)"
+        None, description="objective.information_gain of these rounds, if that is not 0 (the same if empty)"
     )
 
 

@@ -299,11 +299,13 @@ class RunConfig(Part):
                 "self_play.phases are for a run of one game: payoffs by round of `taboo`, information_gain by round of "
                 "it or of your own; leave them out"
             )
+        for phase in phases:
+            self.objective.check_gain(phase.information_gain or 0.0)
         told = [place for place, phase in enumerate(self.self_play.phases) if phase.information_gain]
         if told and not self.objective.information_gain:
             raise ValueError(
                 f"self_play.phases.{told[0]}.information_gain needs a listener, which a run has if "
-                "objective.information_gain is above 0; set that, and 0 in the phases without it"
+                "objective.information_gain is not 0; set that, and 0 in the phases without it"
             )
 
     def _check_payoffs(self) -> None:
@@ -447,7 +449,7 @@ class RunConfig(Part):
     @property
     def own_listener(self) -> str | None:
         """The listener, if it is a model that this run neither starts from nor makes; None without a listener."""
-        is_own = self.objective.information_gain > 0 and self.listener not in ("imitated", "base")
+        is_own = self.objective.information_gain != 0 and self.listener not in ("imitated", "base")
         return self.listener if is_own else None
 
     def _check_listener(self) -> None:

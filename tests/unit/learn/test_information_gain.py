@@ -118,6 +118,12 @@ def test_a_trap_pays_the_attacker_alone_where_nobody_said_who() -> None:
     assert ObjectiveConfig(information_gain=1.0).gain_seats == "both"
 
 
+def test_below_0_attackers_are_paid_for_what_their_hints_keep_back() -> None:
+    (sample,) = game_samples([heard(0)], ObjectiveConfig(information_gain=-2.0))
+    assert {turn.role for turn in sample.turns} == {Role.ATTACKER}
+    assert advantages(sample) == [-0.1, -0.4, 0.1]
+
+
 def test_with_a_baseline_the_mean_gain_of_a_turn_and_seat_is_subtracted() -> None:
     games = [heard(0), heard(1, (0.05, 0.25, 0.3)), heard(2, (0.05,) * 2)]
     first, second, third = game_samples(games, ObjectiveConfig(information_gain=1.0, baseline="mean"))

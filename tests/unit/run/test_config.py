@@ -233,7 +233,13 @@ SHARED = "placement=colocated; engine.num_gpus=0.5; learner.num_gpus=0.5"
         ),
         (f"{HEARD}; evaluation.engines=in_turn", "set evaluation.engines: own, or information_gain: 0"),
         (f"{HEARD}; {SHARED}", "with evaluation.engines: auto here the run's engines take turns"),
-        ("objective.information_gain=-0.1", "objective.information_gain: should be"),
+        (
+            "objective.information_gain=-0.1; objective.gain_seats=both",
+            "information_gain: -0.1 pays attackers for claims that their hints make less probable",
+        ),
+        ("objective.information_gain=-0.1; objective.gain_event=reply", "it needs gain_event: claim"),
+        (f"{HEARD}; self_play.phases=[{{rounds: 1, information_gain: -1}}]", "information_gain: -1 pays attackers"),
+        ("objective.information_gain=.nan", "objective.information_gain: should be"),
         (f"{HEARD}; objective.gain_clip=0", "objective.gain_clip: should be greater than 0"),
         (
             f"{HEARD}; objective.gain_event=reply; objective.gain_seats=both",
