@@ -1,4 +1,4 @@
-"""Competition after cooperation: are attackers that were taught to be understood good at the paper's game afterwards?
+"""Competition after cooperation: do attackers that were taught to be understood become good at the paper's game?
 
     python -m benchmarks.taught run --seed 3 --out runs/taught      # first: the models that this begins with
     python -m benchmarks.contest run --seed 3 --out runs/taught     # called again, it resumes
@@ -6,10 +6,10 @@
 
 `run` trains, with configs/contest.yaml and into OUT/NAME-SEED,
 
-    contest             the taught models on the paper's payoffs
+    contest             the taught models on the paper's payoffs, and on what hints keep back
     longer-imitated     the seed's imitated models by further imitation, of as many tokens as the rounds of the taught
                         run and of the contest had
-    random-payoffs      the seed's imitated models in as many rounds as both had, on payoffs drawn by chance
+    random-payoffs      the taught models in as many rounds, on payoffs drawn by chance
 
 and plays the contest's last stage against each of them, the imitated and the taught models, in both seats, on the
 seed's held-out words. It keeps the matches of a finished seed in OUT/contest-SEED.json. `tables` also adds to
@@ -81,8 +81,7 @@ def run_seed(out: Path, seed: int, overrides: Sequence[str]) -> None:
         return run
 
     contest = trained(CONTEST, LAST)
-    rounds = load_config(str(contest / "config.yaml")).self_play.rounds + config.self_play.rounds
-    trained(RANDOM, IMITATED, f"self_play.rounds={rounds}", "objective.advantage=benchmarks.random_payoffs:drawn")
+    trained(RANDOM, LAST, "objective.advantage=benchmarks.random_payoffs:drawn", "objective.information_gain=0")
     tokens = target_tokens(taught)
     imitated = sum(count for stage, count in tokens.items() if stage.startswith(IMITATED))
     played = sum(tokens.values()) - imitated + sum(target_tokens(contest).values())

@@ -98,8 +98,9 @@ def test_controls_have_as_many_tokens_and_rounds(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(contest, "called", called)
     contest.run_seed(tmp_path, 3, ["learner.num_cpus=1"])
     assert f"seat_models.attacker={tmp_path}/seed-3/models/spag-10-attacker" in trained["contest-3"]
-    assert f"seat_models.defender={tmp_path}/seed-3/models/imitated-defender" in trained["random-payoffs-3"]
-    assert "self_play.rounds=16" in trained["random-payoffs-3"]
+    assert f"seat_models.attacker={tmp_path}/seed-3/models/spag-10-attacker" in trained["random-payoffs-3"]
+    assert trained["random-payoffs-3"][-1] == "objective.information_gain=0", "by no reward of its own"
+    assert f"seat_models.defender={tmp_path}/seed-3/models/imitated-defender" in trained["longer-imitated-3"]
     assert '"games":51,' in "".join(trained["longer-imitated-3"]), "501 of 1,000 tokens"
     assert all({"seed=3", "learner.num_cpus=1"} < {*each} for each in trained.values())
     (command,) = played
