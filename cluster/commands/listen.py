@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +27,9 @@ from spag_ray.game.rules import Role
 from spag_ray.game.turn import Turn
 from spag_ray.games.taboo.game import taboo_renderer
 from spag_ray.games.taboo.prompt_file import load_template
-from spag_ray.results.could_have_known import GUESSES, Knowledge, Tenth
+from spag_ray.results.could_have_known import Knowledge, Tenth
 from spag_ray.tokens import Tokenizer
+from spag_ray.training_data.game_samples import early_guesses_of
 from spag_ray.training_data.replay import episode_from_game
 
 if TYPE_CHECKING:  # imports torch, which is slow
@@ -44,13 +45,6 @@ class _Heard:
     episode: Episode
     turns: tuple[Turn, ...]
     claim: Claim
-
-    @property
-    def claim_is_right(self) -> bool | None:
-        """Whether the last turn was a right claim; None if it was not a claim."""
-        verdict = self.episode.verdict
-        decides = verdict.length == 2 * len(self.turns) and verdict.end_reason in GUESSES
-        return verdict.outcome.winner is Role.DEFENDER if decides else None
 
     def asked(self, turn: Turn) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """(prompt, target) to score: this game's word, after the dialogue up to a turn of any game."""
@@ -84,9 +78,9 @@ def run_listen(config: RunConfig, model: str, games: Path, console: Console) -> 
         console.print(
             f"{num_unscorable} games are left out: the tokenizer joins their words to the text beside them in a claim"
         )
-    known = Knowledge()
+    known, has_several = Knowledge(), config.game.max_guesses > 1
     for game, found in zip(heard, scores, strict=True):
-        known.add([min(sum(score.logprobs), 0.0) for score in found], game.claim_is_right)
+        known.add_episode(_with_scores(game.episode, found), early_guesses_of(game.episode) if has_several else ())
     console.print(_turn_table(known, scores))
     console.print(claim_table(known.tenths()))
     say(console, _control_line(policy, heard, scores))
@@ -137,6 +131,18 @@ def _scored(policy: Any, games: Sequence[_Heard]) -> list[list[Score]]:
     asked = [game.asked(turn) for game in games for turn in game.turns]
     found = iter(asyncio.run(policy.score(asked)))
     return [[next(found) for _ in game.turns] for game in games]
+
+
+def _with_scores(episode: Episode, scores: Sequence[Score]) -> Episode:
+    """The game with the word's probability at each turn of the defender that was scored."""
+    found = iter(scores)
+    turns = [
+        replace(turn, word_logprob=min(sum(score.logprobs), 0.0))
+        if turn.role is Role.DEFENDER and (score := next(found, None)) is not None
+        else turn
+        for turn in episode.turns
+    ]
+    return replace(episode, turns=tuple(turns))
 
 
 def _turn_table(known: Knowledge, scores: Sequence[Sequence[Score]]) -> Table:

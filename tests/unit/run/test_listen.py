@@ -106,6 +106,14 @@ def test_every_number_is_what_the_model_says_by_hand(listen: Listen, tiny_model:
     assert int(found[3]) == sum(gain > 0 for gain in gains)
 
 
+def test_guesses_that_end_no_game_are_claims_too(listen: Listen, tmp_path: Path) -> None:
+    said = ("it is long", "I know the word! It is `tiger`!", "water", "I know the word! It is `river`!")
+    write_games(tmp_path / "games.json", [{"target_word": "river", "max_turns": 2, "history": history_of(*said)}])
+    code, printed = listen(tmp_path / "games.json", "-o", "game.max_guesses=2")
+    assert code == 0, printed
+    assert ["0.0", "to", "0.1", "2", "1", "50", "%"] in [line.split() for line in printed.splitlines()], printed
+
+
 def test_a_runs_log_is_heard_too(listen: Listen, tiny_model: Path, tmp_path: Path) -> None:
     log = write_log(tmp_path, "eval-base", play(tiny_model, "eval-base", 18))
     code, printed = listen(log)
