@@ -294,7 +294,7 @@ class RunView:
         self._games[line.game] = at, line
         seconds = at - written
         # Else the lines are too far apart for a rate, or it is the first one.
-        if 0 < seconds < RATES_LAST_S and last.phase == line.phase and last.tokens <= line.tokens:
+        if 0 < seconds < RATES_LAST_S and last.phase == line.phase and line.continues(last):
             num_new = outcomes.total() - outcomes_of(last).total()
             self._rates[line.game] = num_new / seconds, (line.tokens - last.tokens) / seconds
             self.games_per_s, tokens_per_s = map(sum, zip(*self._rates.values(), strict=True))

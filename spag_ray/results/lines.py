@@ -192,6 +192,11 @@ class GamesLine(Line):
     tokens: int
     ends: Mapping[str, int] = spread("{}", OUTCOME_OF_END, rest=": .+")
 
+    def continues(self, before: GamesLine) -> bool:
+        """Whether the same process has written `before`, of this phase and game: a new one's sums start at 0."""
+        is_more = self.turns >= before.turns and self.tokens >= before.tokens
+        return is_more and all(self.ends.get(end, 0) >= games for end, games in before.ends.items())
+
 
 @dataclass(frozen=True)
 class BufferLine(Line):

@@ -128,7 +128,7 @@ class _Reader:
     def __init__(self, found: Measurements) -> None:
         self._found = found
         self._looked = found.clock.began
-        self._tokens: dict[tuple[str, str], int] = {}
+        self._games: dict[tuple[str, str], GamesLine] = {}  # the newest of each phase and game
         self._lags: list[int] | None = []  # None after a resume, which sets the sums back to its checkpoint's
         self._iterated = -1
         self._steps = Steps()
@@ -138,7 +138,7 @@ class _Reader:
             case StepLine():
                 self._step(time, line)
             case GamesLine():
-                self._games(time, line)
+                self._played(time, line)
             case BufferLine():
                 self._looked = time
             case StreamLine():
@@ -177,11 +177,10 @@ class _Reader:
         if math.isfinite(report.seconds):
             self._found.activity.add("learned", report.num_target_tokens, time - report.seconds, time)
 
-    def _games(self, time: float, line: GamesLine) -> None:
-        """The line counts tokens since the buffer's process started; a new process starts at 0."""
-        before = self._tokens.get((line.phase, line.game), 0)
-        self._tokens[line.phase, line.game] = line.tokens
-        new = line.tokens - before if line.tokens >= before else line.tokens
+    def _played(self, time: float, line: GamesLine) -> None:
+        before = self._games.get((line.phase, line.game))
+        self._games[line.phase, line.game] = line
+        new = line.tokens - (before.tokens if before is not None and line.continues(before) else 0)
         self._found.activity.add(line.phase, new, self._looked, time)
 
     def _iteration(self, line: IterationLine) -> None:

@@ -139,6 +139,16 @@ def test_tokens_are_spread_over_the_time_in_which_they_came(tmp_path: Path) -> N
         assert sum(activity.rates[what]) * activity.bin_s == pytest.approx(tokens)
 
 
+def test_tokens_of_a_resumed_run_are_all_counted_however_many_there_were_before(tmp_path: Path) -> None:
+    """Its sums start at 0 again, and its first line may have more than the last one before."""
+    line = {"kind": "games", "phase": "evaluation", "game": "taboo", "turns": 40}
+    before = line | {"time": 1e9, "tokens": 300, "none tie: undecided": 12}
+    after = line | {"time": 1e9 + 60, "tokens": 500, "none tie: undecided": 4, "attacker win: wrong guess": 8}
+    write_metrics(tmp_path / "m.jsonl", [before, after])
+    activity = read_measurements(tmp_path / "m.jsonl").activity
+    assert sum(activity.rates["evaluation"]) * activity.bin_s == pytest.approx(800)
+
+
 def test_an_iteration_is_drawn_once_with_what_occurred_in_it_and_the_rest(tmp_path: Path) -> None:
     kept = [
         IterationLine("spag-1", 2, 8, 10.0, generate_s=6.0, train_s=3.0, sync_s=0.5),

@@ -487,6 +487,19 @@ def test_a_game_that_is_no_longer_played_has_no_rate() -> None:
     assert list(view_of(lines, config).tokens_per_s)[-1] == 100, "of kuhn alone"
 
 
+def test_a_run_that_was_resumed_within_a_minute_plays_no_negative_number_of_games() -> None:
+    line: dict[str, Any] = {"kind": "games", "phase": "self_play", "game": "taboo", "turns": 90}
+    lines = [
+        line | {"time": 1e9, "tokens": 300, "attacker win: wrong guess": 20},
+        line | {"time": 1e9 + 40, "tokens": 400, "attacker win: wrong guess": 12},
+        line | {"time": 1e9 + 50, "tokens": 500, "attacker win: wrong guess": 32},
+    ]
+    assert view_of(lines[:2]).games_per_s == 0
+    view = view_of(lines)
+    assert view.games_per_s == 2.0
+    assert list(view.tokens_per_s) == [10.0]
+
+
 def test_a_path_is_said_as_it_is() -> None:
     path = "runs/:dog:/[bold]a/matches.json"
     console = Console(file=io.StringIO(), width=20)
