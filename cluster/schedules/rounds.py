@@ -12,7 +12,7 @@ from actors.league import Opponents
 from cluster.runtime.ray_session import ACTOR_LOST, get
 from cluster.schedules.playground import Playground
 from cluster.types import Seat, engine_players
-from spag_ray.episodes.episode import Episode, GameCount, count_by_game
+from spag_ray.episodes.episode import Episode, count_by_game
 from spag_ray.episodes.wire import decode
 from spag_ray.errors import RunFolderError
 from spag_ray.game.words import Scenario
@@ -85,22 +85,21 @@ def _play_line(
     seats: Mapping[str, Seat],
 ) -> PlayLine:
     """Of a game's `episodes`: this attempt played those that are not `there`, in these seconds."""
-    game = episodes[0].game
     (count,) = count_by_game(episodes).values()
-    now = count_by_game(episode for episode in episodes if episode.number not in there).get(game, GameCount())
-    is_measured = engine_players(seats.values()) and now.num_games
+    new, players = [episode for episode in episodes if episode.number not in there], engine_players(seats.values())
+    of_engines = sum(turn.num_sampled for episode in new for turn in episode.turns if turn.policy in players)
     return PlayLine(
         stage=stage,
-        game=game,
+        game=episodes[0].game,
         version=ground.version,
         games=count.num_games,
         turns=count.num_turns,
         tokens=count.num_tokens,
         seconds=round(seconds, 3),
-        games_per_s=round(now.num_games / seconds, 3),
-        tokens_per_s=round(now.num_tokens / seconds, 1),
+        games_per_s=round(len(new) / seconds, 3),
+        tokens_per_s=round(sum(episode.num_tokens for episode in new) / seconds, 1),
         outcomes={str(outcome): number for outcome, number in count.outcomes.items()},
-        tokens_per_s_per_gpu=ground.tokens_per_s_per_gpu(now.num_tokens, seconds) if is_measured else None,
+        tokens_per_s_per_gpu=ground.tokens_per_s_per_gpu(of_engines, seconds) if players and new else None,
         figures=ground.figures(Stage.parse(stage), episodes, seats),
     )
 

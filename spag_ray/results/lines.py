@@ -163,7 +163,8 @@ class GameFigures:
 class PlayLine(Line):
     """The games of a `game` in a stage that was played; `outcomes`: {outcome: games}. `seconds`: of the stage. After a
     resume, `seconds` and the rates are of the games that this attempt played.
-    `tokens_per_s_per_gpu`: over the GPUs of all engines; None on CPUs, and for games that no engine played."""
+    `tokens_per_s_per_gpu`: of what engines sampled, over the GPUs of all engines; None on CPUs, and for games that no
+    engine played."""
 
     kind = "play"
     stage: str

@@ -22,7 +22,8 @@ from cluster.types import Seat
 from spag_ray.config.loading import parse_config
 from spag_ray.episodes.episode import Episode, GameCount
 from spag_ray.episodes.wire import encode
-from spag_ray.game.rules import Outcome
+from spag_ray.game.rules import Outcome, Role
+from spag_ray.game.turn import Turn
 from spag_ray.game.words import Scenario
 from spag_ray.results.lines import PlayLine, StreamLine
 from spag_ray.stages import Stage
@@ -61,16 +62,24 @@ PHASES = [{"rounds": 1, "payoffs": {"tie": [-0.5, -0.25]}}]
 EXPERT = Seat("expert", "scripted", Sampling(), "model", cards={})
 
 
+def of_two(turns: Sequence[Turn], defender: str) -> tuple[Turn, ...]:
+    return tuple(replace(turn, policy=defender) if turn.role is Role.DEFENDER else turn for turn in turns)
+
+
 def lines_of(
     seat: Seat,
     num_there: int,
     monkeypatch: pytest.MonkeyPatch,
     stage: str = "s",
     others: tuple[str, ...] = (),
+    defender: Seat | None = None,
     **config: Any,
 ) -> list[PlayLine]:
-    """Of a round of four games on a GPU, some of which a previous attempt has played. This one took 2 s."""
+    """Of a round of four games on a GPU, some of which a previous attempt has played. This one took 2 s. `defender`:
+    another one than `seat`."""
     episodes = [game(number, Outcome.TIED) for number in range(4)]
+    if defender is not None:
+        episodes = [replace(each, turns=of_two(each.turns, defender.policy)) for each in episodes]
     count = GameCount()
     for episode in episodes:
         count.add(episode)
@@ -95,7 +104,7 @@ def lines_of(
     clock = iter((10.0, 12.0))
     monkeypatch.setattr(rounds, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     monkeypatch.setattr(rounds, "_play_all", lambda *_: None)
-    seats = dict.fromkeys(("attacker", "defender", *others), seat)
+    seats = dict.fromkeys(("attacker", "defender", *others), seat) | ({"defender": defender} if defender else {})
     scenarios = [Scenario("cat", "taboo")] * 4
     assert rounds.play_round(Playground(**parts), stage, scenarios, seats, Opponents(1)) == episodes
     if seat is EXPERT or config.get("schedule") == "stream":
@@ -156,6 +165,11 @@ def test_the_rates_of_a_round_are_of_the_games_that_engines_played_in_this_attem
     assert (line.games_per_s, line.tokens_per_s, line.tokens_per_s_per_gpu) == rates
     assert (line.games, line.tokens, line.outcomes) == (4, 32, {"tied game": 4}), "of the whole stage"
     assert (line.figures.tie_share, line.figures.reply_tokens_max) == (1.0, 2 if seat is ENGINES else None)
+
+
+def test_the_rate_of_gpus_is_of_what_their_engines_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    (line,) = lines_of(ENGINES, 0, monkeypatch, defender=EXPERT)
+    assert (line.tokens_per_s, line.tokens_per_s_per_gpu) == (16.0, 8.0), "a script says the other half"
 
 
 def test_the_games_that_a_listener_hears_are_those_whose_gains_are_paid() -> None:
