@@ -266,7 +266,7 @@ def outcome_lines(runs: Sequence[Sequence[Match]], stages: Sequence[str]) -> Ite
     for stage in stages:
         games = [game for run in runs for each in run if each.attacker == each.defender == stage for game in each.games]
         cells = []
-        for outcomes in ENDS:
+        for outcomes in ENDS.values():
             count = sum(game.outcome in outcomes for game in games)
             low, high = wilson_interval(count, len(games))
             told = f"{100 * count / max(1, len(games)):.0f} % [{100 * low:.0f}, {100 * high:.0f}]"

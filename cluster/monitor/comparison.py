@@ -23,21 +23,16 @@ from rich.table import Table
 from cluster.monitor.terminal import say, table_of
 from cluster.runtime.output_files import told_apart_paths
 from spag_ray.errors import InputError, meant
-from spag_ray.game.rules import Outcome, Role
+from spag_ray.game.protocol import TABOO
+from spag_ray.game.rules import Role
 from spag_ray.results.line_codec import MOST
 from spag_ray.results.lines import ExploitabilityLine, HeldOutLine, Line, PlayLine, StepLine, StreamLine
 from spag_ray.results.matches import Match, read_matches
 from spag_ray.results.metric_lines import MetricLines
 from spag_ray.results.pauses import Clock
-from spag_ray.results.standings import MIN_WORDS, SMALLEST_ERROR, by_situation, score
+from spag_ray.results.standings import ENDS, MIN_WORDS, SMALLEST_ERROR, by_situation, score
 from spag_ray.stages import Stage, StageKind, order_of
 
-_SHARES = {
-    "attacker wins": (Outcome.ATTACKER_WINS,),
-    "defender wins": (Outcome.DEFENDER_WINS,),
-    "ties": (Outcome.TIED,),
-    "breaches": (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH),
-}
 _OF_LAST_STAGE = ("entropy", "kl", "clip_fraction", "gap_mean", "tokens_per_s")  # means over its steps
 
 
@@ -93,7 +88,7 @@ def _of_matches(matches: Sequence[Match]) -> dict[str, float]:
             figures[f"score against {other}"] = score([matches], newest, other).value
     itself = next((match for match in matches if match.attacker == match.defender == newest), None)
     if itself is not None and itself.games:
-        for name, outcomes in _SHARES.items():
+        for name, outcomes in ENDS.items():
             share = sum(itself.outcomes[outcome] for outcome in outcomes) / len(itself.games)
             figures[f"{name} against itself"] = share
     return figures
@@ -101,12 +96,11 @@ def _of_matches(matches: Sequence[Match]) -> dict[str, float]:
 
 def _of_guesses(lines: Sequence[HeldOutLine]) -> dict[str, float]:
     """Of the newest stage against itself, not of its matches."""
-    alone = [line.report for line in lines if Stage.parse(line.stage).kind is StageKind.EVALUATION]
-    if not alone or not alone[-1].games:
+    alone = [line for line in lines if Stage.parse(line.stage).kind is StageKind.EVALUATION]
+    if not alone or not (found := alone[-1].report).games:
         return {}
-    known = alone[-1].could_have_known
-    figures = {"games with a right guess": alone[-1].right_guesses / alone[-1].games}
-    return figures if known is None else figures | {"could have known": known}
+    figures = {"games with a right guess": found.right_guesses / found.games} if alone[-1].game == TABOO else {}
+    return figures | ({} if found.could_have_known is None else {"could have known": found.could_have_known})
 
 
 def _of_steps(steps: Sequence[StepLine], is_stream: bool) -> dict[str, float]:

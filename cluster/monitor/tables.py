@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.markup import escape
 from rich.table import Table
 
 from cluster.monitor.terminal import plain, table_of
 from spag_ray.errors import InputError
+from spag_ray.game.protocol import SEATS
 from spag_ray.game.rules import Outcome, Role
-from spag_ray.results.evaluations import PAPER_METRICS, PAPER_SCORES, Evaluation, scale_of, score_text
+from spag_ray.results.evaluations import PAPER_METRICS, PAPER_SCORES, Evaluation, paper_text, score_texts
 from spag_ray.results.game_names import GameNames, NamesByGame
 from spag_ray.results.lines import HeldOutLine
 from spag_ray.results.matches import Match
 from spag_ray.results.standings import (
+    ENDS,
     MIN_WORDS,
     better,
     largest_group,
     outcome_cells,
+    players,
     ratings,
     score,
     share,
@@ -30,20 +33,12 @@ from spag_ray.stages import Stage, order_of
 
 def outcome_table(matches: Sequence[Match], game: GameNames) -> Table:
     """Outcomes by stage: per cent of games with 95% intervals over words; fits 80 columns."""
-    breaches = (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH)
-    seats = _seats(game)
-    columns: tuple[tuple[str, tuple[Outcome, ...]], ...] = (
-        (seats[Role.ATTACKER], (Outcome.ATTACKER_WINS,)),
-        (seats[Role.DEFENDER], (Outcome.DEFENDER_WINS,)),
-        ("breach", breaches),
-        ("tie", (Outcome.TIED,)),
-        ("breach+tie", (*breaches, Outcome.TIED)),
-    )
+    seats, (*wins, breach, tie) = _seats(game), ENDS.values()
+    kinds = [*wins, breach, tie, (*breach, *tie)]
     title = f"{game.held_out}: % of games won by each seat, rule violations, ties [95% interval]"
-    table = table_of(title, [" v ".join(seats.values())], [heading for heading, _ in columns])
+    table = table_of(title, [" v ".join(seats.values())], [*seats.values(), "breach", "tie", "breach+tie"])
     for match in matches:
-        cells = (cell.replace(", ", ",") for cell in outcome_cells(match, [outcomes for _, outcomes in columns]))
-        table.add_row(match.title, *cells)
+        table.add_row(match.title, *(cell.replace(", ", ",") for cell in outcome_cells(match, kinds)))
     return table
 
 
@@ -91,20 +86,16 @@ def _known(line: HeldOutLine) -> str:
 
 
 def head_to_head_lines(matches: Sequence[Match], game: GameNames) -> list[str]:
-    """The newest weights' score in each seat against every other player they met, and its mean over both seats."""
+    """The newest weights' score in each seat against every other player they met, and its mean over both seats, with
+    95% intervals."""
     met = [match for match in matches if match.attacker != match.defender and match.games]
-    newest = max((name for match in met for name in (match.attacker, match.defender)), key=order_of, default="")
-    scores: dict[str, dict[Role, float]] = {}
-    for match in met:
-        if newest in (match.attacker, match.defender):
-            role = Role.ATTACKER if newest == match.attacker else Role.DEFENDER
-            other = match.defender if role is Role.ATTACKER else match.attacker
-            scores.setdefault(other, {})[role] = match.score(role)
+    newest = max(players(met), key=order_of, default="")
     lines, seats = [], _seats(game)
-    for other, by_role in scores.items():
-        lines += [f"{newest} as {seats[role]} against {other}: score {score:.2f}" for role, score in by_role.items()]
-        if len(by_role) == len(Role):
-            lines.append(f"mean score over both seats: {sum(by_role.values()) / len(by_role):.2f} (0.5 is even)")
+    for other in players(match for match in met if newest in (match.attacker, match.defender)):
+        told = [(f"{newest} as {seats[role]} against {other}: score", (role,), "") for role in Role]
+        for what, roles, remark in (*told, ("mean score over both seats:", SEATS, " (0.5 is even)")):
+            with contextlib.suppress(InputError):  # they have not met there
+                lines.append(f"{what} {score([met], newest, other, roles=roles)}{remark}")
     return lines
 
 
@@ -185,26 +176,20 @@ PER_TABLE = 8  # columns that fit 100 characters
 def evaluation_tables(rows: Sequence[Evaluation]) -> list[Table]:
     """Shares in per cent, with the standard error. For the paper's tasks: only the metric that is compared with the
     paper's numbers. For other tasks: every metric."""
-    wanted = [(row.task, row.metric) for row in rows if PAPER_METRICS.get(row.task, row.metric) == row.metric]
-    columns = list(dict.fromkeys(wanted))
-    parts = [columns[start : start + PER_TABLE] for start in range(0, len(columns), PER_TABLE)]
-    return [_table(rows, part) for part in parts]
+    texts = score_texts(rows)
+    columns = [(task, metric) for task, metric in texts if PAPER_METRICS.get(task, metric) == metric]
+    return [_table(rows, texts, columns[start : start + PER_TABLE]) for start in range(0, len(columns), PER_TABLE)]
 
 
-def _table(rows: Sequence[Evaluation], columns: Sequence[tuple[str, str]]) -> Table:
+def _table(
+    rows: Sequence[Evaluation], texts: Mapping[tuple[str, str], Mapping[str, str]], columns: Sequence[tuple[str, str]]
+) -> Table:
     table = table_of("Tasks: score ± standard error, shares in %", ["stage"])
     for task, metric in columns:
         table.add_column(f"{task}\n{metric}", justify="right", overflow="fold")
-    found = {(row.stage, row.task, row.metric): row for row in rows}
-    scales = [
-        scale_of(metric, [row.value for row in rows if (row.task, row.metric) == (task, metric)])
-        for task, metric in columns
-    ]
     for stage in dict.fromkeys(row.stage for row in rows):
-        cells = (score_text(found.get((stage, *column)), scale) for column, scale in zip(columns, scales, strict=True))
-        table.add_row(stage, *cells)
-    tasks = [task for task, _ in columns]
-    if any(task in PAPER_METRICS for task in tasks):
-        for name, scores in PAPER_SCORES.items():
-            table.add_row(name, *(f"{scores[task]:.1f}" if task in scores else "" for task in tasks))
+        table.add_row(stage, *(texts[column].get(stage, "") for column in columns))
+    if any(task in PAPER_METRICS for task, _ in columns):
+        for paper in PAPER_SCORES:
+            table.add_row(paper, *(paper_text(paper, *column) for column in columns))
     return table

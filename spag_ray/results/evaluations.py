@@ -107,9 +107,19 @@ def scale_of(metric: str, values: Iterable[float]) -> float:
     return 100.0 if is_share else 1.0
 
 
-def score_text(row: Evaluation | None, scale: float) -> str:
-    """The value and its standard error; "" without a row."""
-    if row is None:
-        return ""
-    error = "" if row.stderr is None else f" ± {scale * row.stderr:.1f}"
-    return f"{scale * row.value:.1f}{error}"
+def score_texts(rows: Sequence[Evaluation]) -> dict[tuple[str, str], dict[str, str]]:
+    """{(task, metric): {stage: its value and standard error}}, all values of a metric on one scale."""
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for row in rows:
+        scale = scale_of(
+            row.metric, (each.value for each in rows if (each.task, each.metric) == (row.task, row.metric))
+        )
+        error = "" if row.stderr is None else f" ± {scale * row.stderr:.1f}"
+        found.setdefault((row.task, row.metric), {})[row.stage] = f"{scale * row.value:.1f}{error}"
+    return found
+
+
+def paper_text(paper: str, task: str, metric: str) -> str:
+    """The score of PAPER_SCORES; "" if there is none of this metric."""
+    score = PAPER_SCORES[paper].get(task) if PAPER_METRICS.get(task) == metric else None
+    return "" if score is None else f"{score:.1f}"

@@ -18,7 +18,7 @@ from spag_ray import __version__
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import InputError
 from spag_ray.host.whole_files import write_atomically
-from spag_ray.results.evaluations import scale_of, score_text
+from spag_ray.results.evaluations import score_texts
 from spag_ray.results.game_names import GameNames, told_apart
 from spag_ray.results.lines import ExploitabilityLine
 from spag_ray.results.matches import Match
@@ -54,6 +54,7 @@ _SETTINGS: dict[str, Callable[[RunConfig], Any]] = {
     "objective.listening_coeff": lambda config: config.objective.listening_coeff or None,
     "objective.claiming_coeff": lambda config: config.objective.claiming_coeff or None,
     "objective.unsaid_coeff": lambda config: config.objective.unsaid_coeff or None,
+    "objective.information_gain": lambda config: config.objective.information_gain or None,
     "learner.lora.rank": lambda config: None if config.learner.lora is None else config.learner.lora.rank,
     "learner.freeze_embeddings": lambda config: config.learner.freeze_embeddings or None,
 }
@@ -158,11 +159,9 @@ def _results(files: RunFiles, stage: Stage) -> str:
     for game in files.games:
         parts += _of_game(files, name, game)
     if rows := [row for row in files.evaluations if row.stage in (name, str(stage))]:
-        lines = [
-            f"| {_cell(row.task)} | {_cell(row.metric)} | {score_text(row, scale_of(row.metric, [row.value]))} | "
-            f"{row.num_samples} |"
-            for row in rows
-        ]
+        texts = score_texts(files.evaluations)
+        cells = [(row.task, row.metric, texts[row.task, row.metric][row.stage], row.num_samples) for row in rows]
+        lines = [f"| {' | '.join(map(_cell, each))} |" for each in cells]
         parts.append(_table(("task", "metric", "value ± standard error", "samples"), lines))
     for game in files.games:
         if figures := _exact(files.folder / "metrics.jsonl", name, game):

@@ -18,7 +18,7 @@ True
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from statistics import NormalDist
@@ -38,12 +38,12 @@ NUM_DRAWS = 10_000
 MIN_WORDS = 5  # with fewer, no interval holds
 SMALLEST_ERROR = 1e-9  # below it all words have the same score, which says nothing: then games count as independent
 ELO_PER_NAT = 400 / math.log(10)
-ENDS = (
-    (Outcome.ATTACKER_WINS,),
-    (Outcome.DEFENDER_WINS,),
-    (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH),
-    (Outcome.TIED,),
-)
+ENDS = {
+    "attacker wins": (Outcome.ATTACKER_WINS,),
+    "defender wins": (Outcome.DEFENDER_WINS,),
+    "breaches": (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH),
+    "ties": (Outcome.TIED,),
+}
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def share(match: Match, points: Callable[[Outcome], float]) -> Estimate:
     return Estimate(float(_mean_score(tally.sum(axis=0))), *_score_interval(tally), has_interval)
 
 
-def outcome_cells(match: Match, kinds: Sequence[Sequence[Outcome]] = ENDS) -> list[str]:
+def outcome_cells(match: Match, kinds: Collection[Sequence[Outcome]] = ENDS.values()) -> list[str]:
     """How often the match ended in each of these, in per cent of its games, with 95% intervals over words; "-" without
     games."""
     if not match.games:

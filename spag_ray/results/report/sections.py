@@ -10,7 +10,7 @@ from markupsafe import Markup
 from spag_ray.config.loading import without_environment
 from spag_ray.config.run import RunConfig
 from spag_ray.game.rules import Role
-from spag_ray.results.evaluations import PAPER_METRICS, PAPER_SCORES, Evaluation, scale_of, score_text
+from spag_ray.results.evaluations import PAPER_METRICS, PAPER_SCORES, Evaluation, paper_text, score_texts
 from spag_ray.results.game_names import GameNames
 from spag_ray.results.matches import Match
 from spag_ray.results.report.files import RunFiles
@@ -59,18 +59,16 @@ def evaluation_table(evaluations: Sequence[Evaluation], config: RunConfig | None
         named = f"{', '.join(config.evaluation.tasks)} (evaluation.tasks)"
         return paragraph(f"Not evaluated yet: {named}. Tasks are evaluated at the end of a stage.", "missing")
     stages = list(dict.fromkeys(row.stage for row in evaluations))
-    tasks: dict[tuple[str, str], list[Evaluation]] = {}
-    for row in evaluations:
-        tasks.setdefault((row.task, row.metric), []).append(row)
-    papers = [] if PAPER_METRICS.items().isdisjoint(tasks) else list(PAPER_SCORES)
+    texts = score_texts(evaluations)
+    papers = [] if PAPER_METRICS.items().isdisjoint(texts) else list(PAPER_SCORES)
     lines = []
-    for (task, metric), found in tasks.items():
-        scale = scale_of(metric, (row.value for row in found))
-        by_stage = {row.stage: row for row in found}
-        ours = [score_text(by_stage.get(stage), scale) for stage in stages]
-        of_paper = [PAPER_SCORES[name] if PAPER_METRICS.get(task) == metric else {} for name in papers]
-        theirs = [f"{scores[task]:.1f}" if task in scores else "" for scores in of_paper]
-        lines.append([f"{task}, {metric}", *ours, *theirs, str(max(row.num_samples for row in found))])
+    for (task, metric), of_stage in texts.items():
+        ours, theirs = (
+            [of_stage.get(stage, "") for stage in stages],
+            [paper_text(each, task, metric) for each in papers],
+        )
+        most = max(row.num_samples for row in evaluations if (row.task, row.metric) == (task, metric))
+        lines.append([f"{task}, {metric}", *ours, *theirs, str(most)])
     caption = "lm-evaluation-harness: score ± standard error, shares in %"
     return table(caption, ("task", *stages, *papers, "samples"), lines)
 

@@ -77,6 +77,15 @@ def test_a_runs_figures_are_those_of_its_newest_stage(two: tuple[Path, Path]) ->
     assert (found["games of self-play"], found["hours"]) == (30, 1.0)
 
 
+def test_a_game_of_ones_own_has_no_right_guesses_to_compare(tmp_path: Path) -> None:
+    line = HeldOutLine("eval-spag-1", "mine.py:Game", 1, HeldOutReport(4, 0, 0, 0, 0, could_have_known=0.3))
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"time": 1.0, "kind": "held_out", **line.values()}) + "\n")
+    play = PlayLine("eval-spag-1", "mine.py:Game", 1, 30, 60, 99, 1.0, 30.0, 99.0, {}).values()
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"time": 1.0, "kind": "play", **play}) + "\n")
+    assert figures_of(tmp_path) == {"could have known": 0.3, "hours": 0.0}
+
+
 def test_a_score_is_that_of_the_report_where_words_were_not_played_equally_often(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "run", {"river": (2, 2), "cat": (0, 0)})
     more = [

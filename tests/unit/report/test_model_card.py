@@ -39,6 +39,7 @@ def test_every_model_gets_a_card_with_what_was_measured(tmp_path: Path) -> None:
     versions = run / "versions.json"
     versions.write_text(versions.read_text().replace('"spag_ray": "0.2.0"', '"spag_ray": "0.1.9"'))
     rows = [Evaluation(stage, "arc", "acc", 0.5, 0.01, 20, 0) for stage in ("base", "spag-2")]
+    rows += [Evaluation(stage, "chat", "points", value, None, 20, 0) for stage, value in (("base", 1.5), ("spag-2", 1))]
     write_evaluations(run / "evaluations.json", rows)
     assert [path.parent.name for path in write_cards(run, BASE)] == ["imitated", "spag-1", "spag-2"]
     newest = card_of(run, "spag-2")
@@ -47,6 +48,7 @@ def test_every_model_gets_a_card_with_what_was_measured(tmp_path: Path) -> None:
     assert "| spag-2 v spag-2 | 2 | 50 | 0 | 0 | 50 |" in newest
     assert "Mean score over both seats against imitated: " in newest
     assert "| arc | acc | 50.0 ± 1.0 | 20 |" in newest
+    assert "| chat | points | 1.0 | 20 |" in newest, "no share, as another stage shows"
     assert "| `objective.loss` | spag |" in newest
     assert "torch 2.13.0+cpu" in newest
     assert "with spag_ray 0.1.9." in newest, "the run's, not the reader's"
@@ -68,11 +70,13 @@ def test_what_was_not_measured_is_not_there(tmp_path: Path) -> None:
 
 def test_only_the_models_of_a_stage_are_written_and_both_policies_are_of_it(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    make_run_folder(run, parse_config({"policies": "separate", "words": {"source": "deck"}}))
+    paid = {"information_gain": -3.0}
+    make_run_folder(run, parse_config({"policies": "separate", "words": {"source": "deck"}, "objective": paid}))
     add_model(run, "spag-1-attacker", "spag-1-defender", "imitated-attacker")
     write_matches(run / "matches.json", [Match.of("spag-1", "spag-1", [kuhn_game("s", 0, *GAMES[0])], "taboo")])
     written = write_cards(run, BASE, Stage.of_round(1))
     assert [path.parent.name for path in written] == ["spag-1-attacker", "spag-1-defender"]
+    assert "| `objective.information_gain` | -3.0 |" in card_of(run, "spag-1-attacker"), "what hints were paid for"
     assert "It plays the defender's seat." in card_of(run, "spag-1-defender")
     assert "| spag-1 v spag-1 | 1 |" in card_of(run, "spag-1-defender")
 
