@@ -92,7 +92,7 @@ def tables(records: Sequence[dict[str, Any]]) -> list[str]:
         if not shares[0]:
             continue  # records of earlier seeds have no expert
         of_seeds = [ends_of([record], attacker, defender, ENDS["right guesses"]) for record in records]
-        each = [f"{100 * estimate(found)['value']:.0f}" for found in of_seeds]
+        each = [f"{100 * estimate(found)['value']:.0f}" if found else "-" for found in of_seeds]
         cells = [*map(percent, shares), f"{' '.join(each)} %"]
         lines.append(f"| {attacker} | {defender} | {len(shares[0])} | {' | '.join(cells)} |")
     lines += ["", "| measured (benchmarks/hearing.py) | mean [95 %] | of |", "|---|---|---|"]

@@ -65,9 +65,10 @@ def test_seeds_are_pooled_and_a_headline_is_written(
 
 
 def test_games_with_the_expert_are_rows_where_they_were_played() -> None:
-    lines = taught.tables([record(1, 3, taught.SEATS + taught.WITH_EXPERT)])
+    lines = taught.tables([record(1, 3, taught.SEATS + taught.WITH_EXPERT), record(2, 4)])
     rows = {tuple(cells[:2]): cells for line in lines if len(cells := line.strip("| ").split(" | ")) == 8}
     assert rows["expert", "taught"][2:4] == ["4", "75 % [25, 100]"]
+    assert rows["expert", "taught"][-1] == "75 - %", "an earlier seed's record has none"
     assert rows["imitated", "expert"][3] == "0 % [0, 0]"
     assert list(rows)[1:] == list(taught.SEATS + taught.WITH_EXPERT)
 
