@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.text import Text
 
-from cluster.monitor.run_view import CURVES, Learning, RunView, Shares
+from cluster.monitor.run_view import CURVES, Learning, RunView
 from cluster.monitor.terminal import bar, duration, plain, sparkline
 from spag_ray.game.protocol import seat_of
 from spag_ray.game.rules import Outcome
@@ -121,12 +121,12 @@ def _play(view: RunView, width: int) -> Text:
 
 def _shares(view: RunView, width: int) -> list[Text]:
     """A line of headings, and a line for each stage."""
-    rows = [*view.self_play, *view.held_out.values()]
+    rows = [*view.self_play.items(), *view.held_out.items()]
     if not rows:
         return []
     column = max(10, (width - 24) // len(_COLUMNS))
     headings = "".join(_heading(view.game, outcome, column - 1).rjust(column) for outcome in _COLUMNS)
-    return [Text("games".rjust(24) + headings, "dim"), *(_share_line(row, column) for row in rows)]
+    return [Text("games".rjust(24) + headings, "dim"), *(_share_line(*row, column) for row in rows)]
 
 
 def _heading(game: GameNames, outcome: Outcome, width: int) -> str:
@@ -138,10 +138,11 @@ def _heading(game: GameNames, outcome: Outcome, width: int) -> str:
     return f"{name}. breach"[:width]
 
 
-def _share_line(shares: Shares, column: int) -> Text:
-    line = Text(plain(shares.name).ljust(17)[:17] + f"{shares.num_games:7d}")
+def _share_line(name: str, outcomes: Mapping[str, int], column: int) -> Text:
+    num_games = sum(outcomes.values())
+    line = Text(plain(name).ljust(17)[:17] + f"{num_games:7d}")
     for outcome, style in _COLUMNS.items():
-        share = shares.outcomes.get(outcome, 0) / max(1, shares.num_games)
+        share = outcomes.get(outcome, 0) / max(1, num_games)
         line.append(" " + bar(share, column - 6), style)
         line.append(f"{share:5.0%}")
     return line

@@ -46,18 +46,6 @@ MAX_POINTS = 400
 CURVES = ("loss", "kl", "entropy", "ratio_max")
 
 
-@dataclass(frozen=True)
-class Shares:
-    """How games ended: {outcome: games}."""
-
-    name: str
-    outcomes: Mapping[str, int]
-
-    @property
-    def num_games(self) -> int:
-        return sum(self.outcomes.values())
-
-
 @dataclass
 class Learning:
     """A policy's learner: its newest step, and the curves of that step's phase, of finite values. `newest`: of each
@@ -163,7 +151,7 @@ class RunView:
         self.sync_seconds: deque[float] = deque(maxlen=MAX_POINTS)
         self.tokens_per_s: deque[float] = deque(maxlen=MAX_POINTS)
         self.games_per_s = 0.0
-        self.held_out: dict[str, Shares] = {}
+        self.held_out: dict[str, Mapping[str, int]] = {}
         self.restarts: Counter[str] = Counter()
         self.happenings: deque[tuple[float, str]] = deque(maxlen=MAX_HAPPENINGS)
         self._self_play: dict[str, deque[Counter[str]]] = {}  # by game
@@ -187,10 +175,10 @@ class RunView:
         self.evaluations[found.stage, found.task, found.metric] = found
 
     @property
-    def self_play(self) -> list[Shares]:
-        """Self-play games of the last minute in which games ended, of each game."""
+    def self_play(self) -> dict[str, Mapping[str, int]]:
+        """{title: {outcome: self-play games of the last minute in which games ended}}, of each game."""
         lately = {game: (sums[-1] - sums[0]) or sums[-1] for game, sums in self._self_play.items()}
-        return [Shares(self._named("self-play", game), outcomes) for game, outcomes in lately.items()]
+        return {self._named("self-play", game): outcomes for game, outcomes in lately.items()}
 
     def _named(self, title: str, game: str) -> str:
         return title + told_apart(self._names, f", {game}")
@@ -274,8 +262,7 @@ class RunView:
         self.doing = f"{line.stage}: played"
         self.games_per_s = sum(each.games_per_s for each in self._played.values())
         if stage.phase == "evaluation":
-            title = self._named(stage.title, line.game)
-            self.held_out[title] = Shares(title, line.outcomes)
+            self.held_out[self._named(stage.title, line.game)] = line.outcomes
 
     def _take_games(self, line: GamesLine, at: float) -> None:
         """The line holds sums of a phase since the buffer's process started."""

@@ -174,7 +174,7 @@ def test_a_run_imitates_plays_learns_syncs_and_says_what_happened(
     assert view.num_unread == 0
     assert "2 of 2 rounds trained" in lines[1]
     assert any(line.startswith("spag-2 v imitated") for line in lines)
-    assert {name: dict(shares.outcomes) for name, shares in view.held_out.items() if name == "spag-1"} == {
+    assert {name: dict(outcomes) for name, outcomes in view.held_out.items() if name == "spag-1"} == {
         "spag-1": dict(Counter(str(e.verdict.outcome) for e in read_log(folder / "episodes" / "eval-spag-1.log")))
     }
 

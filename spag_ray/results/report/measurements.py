@@ -95,12 +95,7 @@ class Measurements:
         """The stages that have been trained on, or in part."""
         return {stage for begins in self.stage_begins.values() for stage in begins}
 
-    @property
-    def alarmed(self) -> set[str]:
-        """The stages with an alarm."""
-        return self.alarmed_in("")
-
-    def alarmed_in(self, prefix: str) -> set[str]:
+    def alarmed(self, prefix: str = "") -> set[str]:
         """The stages with an alarm of a figure that begins so: in a run of several games, with its game's name."""
         return {line.stage for line in self.collapse.values() if line.is_alarm and line.figure.startswith(prefix)}
 

@@ -230,7 +230,7 @@ def _of_game(name: str, run: Gathered, draw: Draw, league: Markup) -> dict[str, 
     if standings and (note := cooperative_note(files.config)):
         standings = paragraph(note, "note") + standings
     solved = measured.solved.get(name, {})
-    alarmed = measured.alarmed_in(told_apart(files.games, f"{name}: "))
+    alarmed = measured.alarmed(told_apart(files.games, f"{name}: "))
     ended = [*outcome_figures(run.transcripts, alarmed, game), payoff_figure(run.transcripts, game)]
     return {
         "outcomes": draw(ended),

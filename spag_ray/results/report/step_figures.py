@@ -68,7 +68,7 @@ def _figure(measured: Measurements, curve: Curve, game: GameNames) -> Figure | N
     layout = {
         "xaxis": numbered("step", (first, last)),
         "yaxis": {"rangemode": "tozero" if curve.from_zero else "normal"},
-        **_stage_marks(begins, last, measured.alarmed),
+        **_stage_marks(begins, last, measured.alarmed()),
     }
     legend = legend_of(data)
     ends = [(trace["y"][0], trace["y"][-1]) for trace in data if None not in (trace["y"][0], trace["y"][-1])]

@@ -52,8 +52,8 @@ def test_an_alarm_is_of_its_game(tmp_path: Path) -> None:
     line = CollapseLine("spag-2", "taboo: ties", True, 0.9, 0.1, 0.3, "spag-1", "warn", 0.0)
     write_metrics(tmp_path / "metrics.jsonl", [{"time": 1.0, "kind": "collapse", **line.values()}])
     measured = read_measurements(tmp_path / "metrics.jsonl")
-    assert measured.alarmed_in("taboo: ") == {"spag-2"} == measured.alarmed
-    assert measured.alarmed_in("kuhn: ") == set()
+    assert measured.alarmed("taboo: ") == {"spag-2"} == measured.alarmed()
+    assert measured.alarmed("kuhn: ") == set()
 
 
 def test_stages_of_two_policies_that_begin_at_other_steps_are_not_marked(tmp_path: Path) -> None:
