@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -18,52 +18,29 @@ from cluster.learning.direct_channel import DirectChannel, gather
 from cluster.learning.learner_group import LearnerGroup
 from cluster.learning.memory_fault import memory_advice
 from cluster.learning.policy_training import PolicyTraining, ShowStep
-from cluster.learning.training_stage import TrainingStage
+from cluster.learning.stage_samples import TrainingStage
 from cluster.learning.weight_sync import Export, Gate, Probe, export, publish, verify_weights
 from cluster.planning.reservation import Reservation
 from cluster.runtime.output_files import label_of
 from cluster.runtime.ray_session import first_line
-from cluster.tracking.recorder import Recorder
 from cluster.types import Engine, Says, says_nothing
-from spag_ray.config.run import RunConfig
 from spag_ray.errors import EngineError, LearnerError, LearnersLostError, WeightSyncError
-from spag_ray.game.rules import Role
 from spag_ray.results.lines import SyncLine, SyncReport
-from spag_ray.stages import Stage
 
 
-class LearningPolicy:
-    """`name` stamps its turns; `roles` are the seats that it plays. `says` is told what their start waits for."""
+@dataclass(eq=False, repr=False)
+class LearningPolicy(PolicyTraining):
+    """`says` is told what the start of its learners waits for."""
 
-    def __init__(
-        self,
-        name: str,
-        roles: tuple[Role, ...],
-        config: RunConfig,
-        folder: Path,
-        model: str,
-        recorder: Recorder,
-        probe: Probe | None = None,
-        reservation: Reservation | None = None,
-        says: Says = says_nothing,
-    ) -> None:
-        self.name = name
-        self.roles = roles
-        self.version = 0
-        self.model = model
-        self.learners: LearnerGroup | None = None
-        self._config = config
-        self._folder = folder
-        self._recorder = recorder
-        self._probe = probe
-        self._reservation = reservation
-        self._says = says
-        self._published: Export | None = None  # the version that was exported last
-        # A folder with the learner's weights, and the version that they are or become; whether they are it already.
-        self._kept: tuple[str, int] | None = None
-        self._is_published = False
-        self._direct: DirectChannel | None = None
-        self.training = PolicyTraining(name, roles, config, folder=folder, model=model, recorder=recorder)
+    probe: Probe | None = None
+    reservation: Reservation | None = None
+    says: Says = says_nothing
+    version: int = field(default=0, init=False)
+    _published: Export | None = field(default=None, init=False)  # the version that was exported last
+    # A folder with the learner's weights, and the version that they are or become; whether they are it already.
+    _kept: tuple[str, int] | None = field(default=None, init=False)
+    _is_published: bool = field(default=False, init=False)
+    _direct: DirectChannel | None = field(default=None, init=False)
 
     @property
     def next_version(self) -> int:
@@ -72,25 +49,24 @@ class LearningPolicy:
 
     def place_learners(self) -> None:
         """Ask for the learners' processes, and wait for nothing."""
-        self.training.forget()
+        self.forget()
         label = "learner" if self.name == "policy" else f"learner-{self.name}"
         self.learners = LearnerGroup(
             self.model,
-            self._config.learner,
-            self._config.objective,
-            log_folder=str(self._folder / "logs"),
-            name=f"{label}-{label_of(self._folder)}",
-            reservation=self._reservation,
-            advice=lambda: memory_advice(self._config, self.model),
-            says=partial(self._says, label),
+            self.config.learner,
+            self.config.objective,
+            log_folder=str(self.folder / "logs"),
+            name=f"{label}-{label_of(self.folder)}",
+            reservation=self.reservation,
+            advice=lambda: memory_advice(self.config, self.model),
+            says=partial(self.says, label),
         )
-        if self._config.channel != "object_store":
-            self._direct = DirectChannel(self.learners, self._config)
+        if self.config.channel != "object_store":
+            self._direct = DirectChannel(self.learners, self.config)
 
     def prepare_learners(self) -> None:
         """The part of their start that uses no GPU."""
-        assert self.learners is not None
-        self.learners.prepare()
+        self.group.prepare()
 
     @property
     def has_learners(self) -> bool:
@@ -101,8 +77,8 @@ class LearningPolicy:
         """What is left of their start; nothing if they have started."""
         if self.learners is None:
             self.place_learners()
-        if self.learners is not None and not self.learners.has_started:
-            self.learners.start()
+        if not self.group.has_started:
+            self.group.start()
 
     def check_learners(self) -> None:
         """Raises LearnersLostError for a rank that has died while idle."""
@@ -110,23 +86,18 @@ class LearningPolicy:
             learners.check_alive()
 
     def learn(self, training_stage: TrainingStage, show: ShowStep) -> None:
-        """Train on the policy's part of a stage. Raises LearnerError if too many steps in a row had no finite
-        gradient."""
-        assert self.learners is not None
         self._kept, self._is_published = None, False
-        self.training.learn(self.learners, training_stage, show)
+        super().learn(training_stage, show)
 
     def export(self) -> None:
         """Start to export the learner's weights as the next version. The previous version is released first, so the
         object store need not hold two."""
-        assert self.learners is not None
         self._published = None
         self._published = self._export(self.next_version, self._direct)
 
     def _export(self, version: int, direct: DirectChannel | None = None) -> Export:
-        assert self.learners is not None
-        exported = export(self.learners, version, self._probe, direct)
-        if self._config.placement == "colocated":
+        exported = export(self.group, version, self.probe, direct)
+        if self.config.placement == "colocated":
             exported.wait()
         return exported
 
@@ -145,10 +116,10 @@ class LearningPolicy:
         assert published is not None
         assert published.report is not None
         lost: dict[Engine, str] = {}
-        if self._probe is not None:
-            published.report, lost = verify_weights(published, engines, self._config, self._probe, published.report)
+        if self.probe is not None:
+            published.report, lost = verify_weights(published, engines, self.config, self.probe, published.report)
         published.is_proved = True
-        self._recorder.record(SyncLine(self.name, published.report))
+        self.recorder.record(SyncLine(self.name, published.report))
         return lost
 
     def forget_export(self) -> None:
@@ -177,19 +148,19 @@ class LearningPolicy:
         If no other engine plays and the learner cannot send (it sleeps, or training is done), they load the model that
         was saved of this version. Raises EngineError if there is none, and WeightSyncError if none can load it.
         """
-        if self.learners is None or self._config.placement == "colocated":
+        if self.learners is None or self.config.placement == "colocated":
             if others_play:
                 return None  # they continue to play until the next version
             if self._kept is not None and self._kept[1] == self.version:
                 loads = [engine.handle.load_saved.remote({None: self._kept}) for engine in engines]
-                answers = gather(engines, loads, self._config.sync.timeout_s)
+                answers = gather(engines, loads, self.config.sync.timeout_s)
                 answers.check(f"{self._kept[0]}: not loaded by ")
                 return answers.lost
             raise EngineError(
-                f"no engine of {self.name} is left, and with sync.channel: {self._config.channel} a new one has "
+                f"no engine of {self.name} is left, and with sync.channel: {self.config.channel} a new one has "
                 "to wait for the next version; continue with --resume"
             )
-        return self._give(export(self.learners, self.version, self._probe, self._direct), engines, others_play)
+        return self._give(export(self.learners, self.version, self.probe, self._direct), engines, others_play)
 
     def _give(self, exported: Export, engines: Sequence[Engine], others_play: bool) -> dict[Engine, str]:
         """Give new engines the version that the others play; returns {engine: why} of those that were stopped.
@@ -201,8 +172,8 @@ class LearningPolicy:
             with self._learners_to_blame(exported):
                 report, lost = self._hand_out(exported, engines)
                 taken = [engine for engine in engines if engine not in lost]
-                if self._probe is not None and taken:
-                    lost |= verify_weights(exported, taken, self._config, self._probe, report)[1]
+                if self.probe is not None and taken:
+                    lost |= verify_weights(exported, taken, self.config, self.probe, report)[1]
         except WeightSyncError as error:
             if not others_play:
                 raise
@@ -214,14 +185,14 @@ class LearningPolicy:
     ) -> tuple[SyncReport, dict[Engine, str]]:
         """`publish`; if the channel broke, publish again through the object store, which then also serves engines that
         are added later."""
-        report, lost = publish(exported, engines, self._config, gate)
+        report, lost = publish(exported, engines, self.config, gate)
         if not report.broken_channels:
             return report, lost
         again_exported = self._export(exported.version)
         again_exported.is_proved = self._published is not None and self._published.is_proved
         self._published = again_exported  # whole: engines that come meanwhile are given it
         left = [engine for engine in engines if engine not in lost]
-        again, lost_again = publish(again_exported, left, self._config, gate)
+        again, lost_again = publish(again_exported, left, self.config, gate)
         seconds = report.seconds + again.seconds
         return replace(again, seconds=seconds, broken_channels=1), lost | lost_again
 
@@ -251,14 +222,9 @@ class LearningPolicy:
                     raise
             raise
 
-    def saved(self, stage: Stage) -> Path:
-        """Where a run saves the model of a stage."""
-        return self.training.saved(stage)
-
     def save_to(self, folder: Path, adapter_alone: bool = False) -> str:
         """Save the learner's weights as a model folder, or the adapters alone."""
-        assert self.learners is not None
-        self.learners.save_model(str(folder), adapter_alone)
+        self.group.save_model(str(folder), adapter_alone)
         if not adapter_alone:
             self.is_saved_in(folder)
         return str(folder)
@@ -269,21 +235,19 @@ class LearningPolicy:
 
     def save_state(self, folder: Path) -> None:
         """Save the learner group's whole state, to resume from."""
-        assert self.learners is not None
-        self.learners.save_state(str(folder / self.name))
-        self.training.save(folder / self.name)
+        self.group.save_state(str(folder / self.name))
+        self.save_progress(folder / self.name)
 
     def load_state(self, folder: Path, part_of: str | None) -> None:
         """`part_of`: the stream that the state was saved in, if any; its next part continues the same schedule, if this
         policy had begun it."""
-        assert self.learners is not None
         self._kept, self._is_published = None, False
-        self.training.load(folder / self.name, self.learners.load_state(str(folder / self.name)), part_of)
+        self.load_progress(folder / self.name, self.group.load_state(str(folder / self.name)), part_of)
 
     @property
     def is_in_stage(self) -> bool:
         """The checkpoint loaded last was saved mid-stage, and that stage has not resumed yet."""
-        return self.training.saved_progress is not None
+        return self.saved_progress is not None
 
     def wake_learners(self) -> None:
         if self.learners is not None:

@@ -9,7 +9,6 @@ from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias
 
-from cluster.learning.training_stage import TrainingStage
 from cluster.tracking.recorder import Recorder
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
@@ -32,6 +31,27 @@ from spag_ray.training_data.stage_spec import StageSpec
 from spag_ray.training_data.unsaid_words import heard_words, merged, unsaid_words, with_unsaid_words
 
 _Game: TypeAlias = Mapping[str, Any]  # in the published format
+
+
+@dataclass(frozen=True)
+class TrainingStage:
+    """What one stage trains on: one pass over `games` in the given order, `batch_games` per step, and `sft` rows. Games
+    with only listening turns are spread over these steps. `one_pass`: the rows are too, each taken once, at most
+    `self_play.sft_rows_per_step` in a step, perhaps in more steps than the games need; otherwise
+    every step takes the next `self_play.sft_rows_per_step` of endless passes. Of a stream: `part`, how many parts of
+    this stage were trained on before this one; `part_steps`, the planned steps of each, which a seat's own policy takes
+    with its own games, if it has as many; and `after`, the stage whose weights this one started with (None: the run's
+    base model)."""
+
+    stage: Stage
+    spec: StageSpec
+    games: Sequence[GameSample]
+    sft: Sequence[Sample]
+    batch_games: int
+    one_pass: bool = False
+    part: int = 0
+    part_steps: int = 0
+    after: Stage | None = None
 
 
 @dataclass

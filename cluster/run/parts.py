@@ -216,7 +216,7 @@ class RunParts:
         """The ground for games, and what a wait for them looks after."""
         split = TimeSplit()
         for policy in self.policies:
-            policy.training.split = split
+            policy.split = split
         self.ground = Playground(
             config=self.config,
             folder=self.control.lease.folder,

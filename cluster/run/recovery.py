@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 
 from cluster.fleet.publisher import published_in
-from cluster.learning.training_stage import TrainingStage
+from cluster.learning.stage_samples import TrainingStage
 from cluster.run.checkpoint import Checkpoints, RunState, has_weights_of, keep_matches, set_aside, to_resume
 from cluster.run.parts import RunParts
 from spag_ray.errors import LearnersLostError
@@ -68,11 +68,7 @@ class Recovery:
 
     def _save_in_stage(self, stage: TrainingStage) -> None:
         """Save if requested, if due, or if the run is to stop and time is left."""
-        num_done = sum(
-            policy.training.stage_progress.num_steps_done
-            for policy in self._parts.policies
-            if policy.training.stage_progress
-        )
+        num_done = sum(policy.stage_progress.num_steps_done for policy in self._parts.policies if policy.stage_progress)
         if self._config.checkpoint.enabled and num_done and (self.is_due or self.time_to_save()):
             # Words and league as at the stage's start: when resumed, the stage starts there and gets the same games.
             # The league has drawn opponents for it since the last checkpoint.

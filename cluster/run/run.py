@@ -19,7 +19,7 @@ import ray
 from actors.arena import GameTask, Rules
 from actors.league import Opponents
 from cluster.handles import Actor, Handle, actor_method
-from cluster.learning.training_stage import TrainingStage
+from cluster.learning.stage_samples import TrainingStage
 from cluster.monitor.train_log import followed
 from cluster.planning.bundles import Bundle, engine_bundles, match_bundles
 from cluster.run.parts import Prepared, RunParts

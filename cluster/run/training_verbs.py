@@ -13,7 +13,7 @@ from typing import Any
 from actors.arena import LISTENER
 from actors.league import Opponents
 from actors.models import BUILT_IN
-from cluster.learning.training_stage import TrainingStage
+from cluster.learning.stage_samples import TrainingStage
 from cluster.planning.bundles import bundles_of
 from cluster.run.checkpoint import RunState
 from cluster.run.parts import RunParts
@@ -167,7 +167,7 @@ class Trainer:
             for policy in self._parts.policies:
                 policy.learn(stage, show)
         for policy in self._parts.policies:
-            policy.training.stage_progress = None
+            policy.stage_progress = None
         # A model of this stage is from an attempt that was abandoned. It is marked before the stage's checkpoint is
         # written, so that a resume from that checkpoint does not take it for the checkpoint's own.
         self._parts.control.lease.check(now=True)

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from cluster.learning.learning_policy import LearningPolicy
-from cluster.learning.training_stage import TrainingStage
+from cluster.learning.stage_samples import TrainingStage
 from cluster.tracking.recorder import Recorder
 from spag_ray.config.run import RunConfig
 from spag_ray.game.rules import Role
@@ -151,7 +151,7 @@ def test_every_version_of_a_stage_stays_close_to_the_model_of_its_start(stream: 
     indirect=True,
 )
 def test_an_average_of_the_weights_moves_between_rounds_and_resumes_as_it_was(stream: Stream, tiny_model: Path) -> None:
-    is_whole = stream.policy._config.learner.lora is None  # an average of adapters is none of merged models
+    is_whole = stream.policy.config.learner.lora is None  # an average of adapters is none of merged models
     assert stream.learn("spag-1", part=0)["kl_loss"] == pytest.approx(0.0, abs=1e-6)
     stream.learn("spag-1", part=1)
     is_those_of(tiny_model, stream)
@@ -167,7 +167,7 @@ def test_an_average_of_the_weights_moves_between_rounds_and_resumes_as_it_was(st
     going_on = second_round()
     assert going_on[0]["kl_loss"] > 1e-4, "from the first version on: it is not the stage's start"
     middle = stream.save("version-4")
-    learner = stream.policy._config.learner
+    learner = stream.policy.config.learner
     num_files = learner.num_ranks if learner.zero_stage == 3 else 1
     assert len(list(middle.rglob("stage-start-*"))) == num_files, "ranks that hold the same save it once"
     third = stream.learn("spag-3", part=0, after="spag-2")["kl_loss"]
@@ -190,7 +190,7 @@ def averaged(one: Path, other: Path, share: float, to: Path) -> Path:
 
 def is_those_of(model: Path, stream: Stream) -> None:
     """The last step's reference log-probabilities are those that transformers computes with a saved model."""
-    config = stream.policy._config.learner
+    config = stream.policy.config.learner
     tolerance = 2e-3 if config.dtype == "float32" else 0.15
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     turns = [turn for game in stream.taken[-1] for turn in game.turns]

@@ -14,7 +14,7 @@ from cluster.commands.learn import for_rows
 from cluster.learning import learning_policy, weight_sync
 from cluster.learning.direct_channel import Answers
 from cluster.learning.learning_policy import LearningPolicy, TrainingStage
-from cluster.learning.training_stage import StageProgress
+from cluster.learning.policy_training import StageProgress
 from cluster.learning.weight_sync import Export
 from cluster.tracking.recorder import Recorder
 from cluster.types import Engine
@@ -207,7 +207,7 @@ def test_with_reference_engine_no_gap_is_reported_after_a_resume_either(tmp_path
     )
     fake: Any = FakeLearners(set())
     policy.learners = fake
-    policy.training.saved_progress = StageProgress("spag-1", [np.array([-1.0], np.float32)] * 12, 2)
+    policy.saved_progress = StageProgress("spag-1", [np.array([-1.0], np.float32)] * 12, 2)
     stage = TrainingStage(Stage.of_round(1), StageSpec("self_play", 0, 1e-6, 0.2), games(12), [], 2)
     fake.step = lambda games, sft, at_start: fake.steps.append(games) or Report(3, 0.5, False)
     policy.learn(stage, lambda *_: None)
@@ -475,7 +475,7 @@ def test_an_average_moves_once_before_each_round_whatever_resumes(parts: list[in
             learn_round(policy, number, part, count=0 if number == 2 else 4)
             checkpoint = tmp_path / f"{number}-{part}"
             policy.save_state(checkpoint)
-            policy.training.forget()
+            policy.forget()
             policy.load_state(checkpoint, None if part is None else "stream")
     assert told == ["keep", 0.75, 0.75], "in a round without decided games too"
     assert moves(tmp_path) == [("spag-2", "average"), ("spag-3", "average")]
@@ -491,7 +491,7 @@ def test_a_stage_that_resumes_computes_the_reference_of_the_start_again(tmp_path
     def stop_after_one(name: str, done: int, total: int, loss: float | None) -> None:
         if done == 1 and "learn" in name:
             (tmp_path / "policy").mkdir()
-            policy.training.save(tmp_path / "policy")
+            policy.save_progress(tmp_path / "policy")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -583,12 +583,12 @@ def test_one_policy_of_both_seats_takes_whole_batches_of_a_streams_part(tmp_path
 )
 def test_a_checkpoint_whose_stage_is_damaged_is_named(name: str, damaged: bytes, tmp_path: Path) -> None:
     policy = LearningPolicy("policy", tuple(Role), RunConfig(), tmp_path, "model", Recorder(tmp_path))
-    policy.training.stage_progress = StageProgress.of("spag-1", games(2))
-    policy.training.save(tmp_path)
-    policy.training.load(tmp_path, SPEC, None)
+    policy.stage_progress = StageProgress.of("spag-1", games(2))
+    policy.save_progress(tmp_path)
+    policy.load_progress(tmp_path, SPEC, None)
     (tmp_path / name).write_bytes(damaged)
     with pytest.raises(RunFolderError, match=r"under way cannot be read.*move this one away"):
-        policy.training.load(tmp_path, SPEC, None)
+        policy.load_progress(tmp_path, SPEC, None)
 
 
 def test_a_checkpoint_for_which_there_is_no_memory_is_not_called_damaged(
@@ -600,7 +600,7 @@ def test_a_checkpoint_for_which_there_is_no_memory_is_not_called_damaged(
     policy = LearningPolicy("policy", tuple(Role), RunConfig(), tmp_path, "model", Recorder(tmp_path))
     monkeypatch.setattr(StageProgress, "saved_in", full)
     with pytest.raises(MemoryError):
-        policy.training.load(tmp_path, SPEC, None)
+        policy.load_progress(tmp_path, SPEC, None)
 
 
 @pytest.mark.parametrize("num_won", [4, 0])

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from actors.models import load_tokenizer
-from cluster.learning.stage_samples import StageSamples
-from cluster.learning.training_stage import TrainingStage
+from cluster.learning.stage_samples import StageSamples, TrainingStage
 from cluster.tracking.recorder import Recorder
 from spag_ray.config.parts import PAID_ENDS
 from spag_ray.config.run import RunConfig

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from cluster.learning.training_stage import StageProgress, TrainingStage
+from cluster.learning.policy_training import StageProgress
+from cluster.learning.stage_samples import TrainingStage
 from cluster.run.parts import RunControl
 from cluster.run.recovery import Recovery
 from spag_ray.config.loading import parse_config
@@ -29,7 +30,7 @@ def recovery_of(tmp_path: Path, **checkpoint: Any) -> tuple[Recovery, RunControl
     config = parse_config({"checkpoint": checkpoint})
     control = RunControl(FolderLease.take(tmp_path))
     stage_progress = StageProgress("spag-1", [], num_steps_done=3)
-    policies: Any = [SimpleNamespace(training=SimpleNamespace(stage_progress=stage_progress)) for _ in range(2)]
+    policies: Any = [SimpleNamespace(stage_progress=stage_progress) for _ in range(2)]
     league = SimpleNamespace(at_stage_start=None)
     parts: Any = SimpleNamespace(config=config, control=control, policies=policies, league=league)
     recovery: Any = Recovery(parts)

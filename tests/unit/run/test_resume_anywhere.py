@@ -169,7 +169,7 @@ class Policy(LearningPolicy):
     def start_learners(self) -> None:
         learners: Any = Learners(self.fate, self._config.objective.kl_reference_average is not None)
         self.learners = learners
-        self.training.forget()
+        self.forget()
 
     def export(self) -> None:
         learners: Any = self.learners

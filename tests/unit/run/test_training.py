@@ -238,7 +238,7 @@ class Policy:
     def __init__(self, folder: Path, is_in_stage: bool = False) -> None:
         self.folder = folder
         self.is_in_stage = is_in_stage
-        self.training = SimpleNamespace(stage_progress=None)
+        self.stage_progress = None
 
     def saved(self, stage: Stage) -> Path:
         return self.folder / str(stage)
