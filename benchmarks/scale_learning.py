@@ -27,6 +27,7 @@ from cluster.learning.learner_group import LearnerGroup
 from cluster.runtime.ray_session import ray_session
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import ClusterConfig, LearnerConfig
+from spag_ray.config.run import RunConfig
 from spag_ray.episodes.wire import decode, encode
 from spag_ray.game.rules import Role
 from spag_ray.training_data.samples import GameSample, Sample
@@ -100,7 +101,7 @@ def simulated_group(num_ranks: int = NUM_RANKS, name: str = "learner") -> Iterat
     """A group of simulated ranks, and a count of the calls to them, by method."""
     config = LearnerConfig(num_ranks=num_ranks, num_cpus=0, timeout_s=300)
     with tempfile.TemporaryDirectory(prefix="spag_ray-scale-") as folder:
-        group = SimulatedGroup("", config, ObjectiveConfig(), folder, name)
+        group = SimulatedGroup("", RunConfig(learner=config), folder, name)
         group.start()
         calls: Counter[str] = Counter()
         counted: Any = [Counted(rank, calls) for rank in group._ranks]

@@ -46,7 +46,6 @@ from cluster.types import Engine
 from spag_ray.channels.base import CHANNELS
 from spag_ray.config.engine import EngineConfig, SyncConfig
 from spag_ray.config.loading import load_config
-from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import ClusterConfig, LearnerConfig
 from spag_ray.config.run import RunConfig
 from spag_ray.game.rules import Role
@@ -128,7 +127,7 @@ def time_syncs(
         for engine in engines:  # one after the other: each measures the memory that is free on its GPU
             ray.get(engine.handle.start.remote(model, config, engine.name, 0, 0, channels[-1]))
         config_of_learner = LearnerConfig(max_tokens_per_microbatch=1024, num_gpus=learner_gpus)
-        learners = LearnerGroup(model, config_of_learner, ObjectiveConfig(), folder)
+        learners = LearnerGroup(model, RunConfig(learner=config_of_learner), folder)
         learners.start()
         learners.begin_stage(StageSpec("self_play", len(channels) * (repeats + 1), 1e-6, 0.0))
         probe = Probe(prompt, said)

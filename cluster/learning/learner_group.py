@@ -7,6 +7,7 @@ sample is sent to one rank only, and a version of the weights takes at most four
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, cast
@@ -18,48 +19,52 @@ from numpy.typing import NDArray
 from cluster.handles import R, Ref
 from cluster.learning.direct_channel import EngineClient, SendReport
 from cluster.learning.learner_actor import LearnerActor, LearnerHandle
-from cluster.learning.memory_fault import out_of_memory
+from cluster.planning.memory import GIB, learner_memory
+from cluster.planning.model_size import model_size
 from cluster.planning.reservation import Reservation
 from cluster.runtime.ray_session import ACTOR_LOST, first_line, get
-from spag_ray.config.objective import ObjectiveConfig
-from spag_ray.config.parts import LearnerConfig
-from spag_ray.errors import LearnerError, LearnersLostError
+from learners.deepspeed_config import deepspeed_config, is_offloaded
+from spag_ray.config.run import RunConfig
+from spag_ray.errors import LearnerError, LearnersLostError, SpagError
 from spag_ray.results.lines import StepReport
 from spag_ray.training_data.samples import GameSample, Sample, with_column
 from spag_ray.training_data.shares import Batch, check_turns, shares_of
 from spag_ray.training_data.stage_spec import StageSpec
 from spag_ray.weights.snapshot import Bucket
 
+_ON_CPU = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")
+_ELSEWHERE = re.compile(
+    r"out of memory|^MemoryError|unable to allocate|cannot allocate memory|CUBLAS_STATUS_ALLOC_FAILED", re.IGNORECASE
+)
+
 
 class LearnerGroup:
     """The constructor only places its actors, `start` makes a group of them, `close` ends them. `actor`: the class that
-    hosts a rank. `advice`: what to change when a rank is out of memory. `says` is told what the start waits for."""
+    hosts a rank. `says` is told what the start waits for."""
 
     actor: type[LearnerActor] = LearnerActor
 
     def __init__(
         self,
         model: str,
-        config: LearnerConfig,
-        objective: ObjectiveConfig,
+        config: RunConfig,
         log_folder: str,
         name: str = "learner",
         reservation: Reservation | None = None,
-        advice: Callable[[], str] = lambda: "use a smaller model or micro-batch",
         says: Callable[[str | None], None] = lambda what: None,
     ) -> None:
-        self._advice, self._says = advice, says
-        self._model, self._config, self._objective = model, config, objective
-        self.timeout_s = config.timeout_s
+        learner = config.learner
+        self._model, self._config, self._says = model, config, says
+        self.timeout_s = learner.timeout_s
         self._reservation = reservation or Reservation()
-        self._names = [f"{name}-{rank}" for rank in range(config.num_ranks)]
+        self._names = [f"{name}-{rank}" for rank in range(learner.num_ranks)]
         self._ranks: list[LearnerHandle] = [
             ray.remote(self.actor)
             .options(
                 name=rank,
-                num_cpus=config.num_cpus,
-                num_gpus=config.num_gpus,
-                **self._reservation.take(rank, "learner", config.num_cpus, config.num_gpus),
+                num_cpus=learner.num_cpus,
+                num_gpus=learner.num_gpus,
+                **self._reservation.take(rank, "learner", learner.num_cpus, learner.num_gpus),
             )
             .remote(f"{log_folder}/{rank}.log")
             for rank in self._names
@@ -71,7 +76,7 @@ class LearnerGroup:
 
     def prepare(self) -> None:
         """The part of `start` that uses no GPU: wait until every rank has room, and import."""
-        config = self._config
+        config = self._config.learner
         with self._starting():
             self._says("starting its process")
             self._reservation.wait_for(self._names, self._ranks, config.num_cpus, config.num_gpus)
@@ -87,12 +92,14 @@ class LearnerGroup:
         then."""
         if not self._ranks_here:
             self.prepare()
-        model, config, objective = self._model, self._config, self._objective
+        config = self._config
         with self._starting():
             self._says("loading the model")
             (master,) = self.results([self._ranks[0].meeting_place.remote()])
             started = [
-                rank.start.remote(model, config, objective, rank=index, master=master, num_here=num_here)
+                rank.start.remote(
+                    self._model, config.learner, config.objective, rank=index, master=master, num_here=num_here
+                )
                 for index, (rank, num_here) in enumerate(zip(self._ranks, self._ranks_here, strict=True))
             ]
             loaded = self.results(started)[0]
@@ -249,4 +256,44 @@ class LearnerGroup:
         except ray.exceptions.RayTaskError as error:
             if (told := out_of_memory(str(error.cause) or type(error.cause).__name__)) is None:
                 raise
-            raise LearnerError(f"a learner rank is out of memory: {told}; {self._advice()}") from error
+            advice = memory_advice(self._config, self._model)
+            raise LearnerError(f"a learner rank is out of memory: {told}; {advice}") from error
+
+
+def out_of_memory(text: str) -> str | None:
+    """What an error of torch or numpy says, without its advice; None if it is about something else."""
+    if (found := _ON_CPU.search(text)) is not None:
+        return f"it tried to allocate {int(found[1]) / GIB:.2f} GiB"
+    if _ELSEWHERE.search(text) is None:
+        return None
+    return re.split(r"\.? Including non-PyTorch|\.? Of the allocated|\n", text.strip())[0].rstrip(".")
+
+
+def memory_advice(config: RunConfig, model: str) -> str:
+    """What was planned for a rank (planning/memory.py), and what to change."""
+    learner = config.learner
+    keys = [f"lower learner.max_tokens_per_microbatch ({learner.microbatch_tokens})"]
+    if not learner.checkpoints_gradients:
+        keys.append("set learner.gradient_checkpointing: true")
+    zero = deepspeed_config(learner, on_gpu=learner.num_gpus > 0)["zero_optimization"]
+    if zero["stage"] < 3:
+        keys.append(f"raise learner.zero_stage ({zero['stage']}), with more learner.num_ranks ({learner.num_ranks})")
+    if learner.num_gpus and not is_offloaded(zero, "offload_optimizer"):
+        keys.append("offload the optimiser (learner.deepspeed: zero2_offload)")
+    if learner.lora is None:
+        keys.append("train adapters (learner.lora)")
+    return f"{_planned(config, model)}{', or '.join(keys)}"
+
+
+def _planned(config: RunConfig, model: str) -> str:
+    try:
+        size = model_size(model, config.model_shape)
+    except SpagError:
+        return ""
+    if size is None:
+        return ""
+    memory = learner_memory(config, size)
+    largest = sorted(memory.parts, key=lambda part: -part.num_bytes)[:4]
+    terms = ", ".join(f"{part.name} {part.num_bytes / GIB:.2f}" for part in largest)
+    where = f" of its GPU's {config.cluster.gpu_gib:g}" if config.learner.num_gpus else ""
+    return f"{memory.num_bytes / GIB:.2f} GiB{where} were planned for each rank ({terms}, ...); "

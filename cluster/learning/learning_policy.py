@@ -16,7 +16,6 @@ import ray
 
 from cluster.learning.direct_channel import DirectChannel, gather
 from cluster.learning.learner_group import LearnerGroup
-from cluster.learning.memory_fault import memory_advice
 from cluster.learning.policy_training import PolicyTraining, ShowStep
 from cluster.learning.stage_samples import TrainingStage
 from cluster.learning.weight_sync import Export, Gate, Probe, export, publish, verify_weights
@@ -53,12 +52,10 @@ class LearningPolicy(PolicyTraining):
         label = "learner" if self.name == "policy" else f"learner-{self.name}"
         self.learners = LearnerGroup(
             self.model,
-            self.config.learner,
-            self.config.objective,
+            self.config,
             log_folder=str(self.folder / "logs"),
             name=f"{label}-{label_of(self.folder)}",
             reservation=self.reservation,
-            advice=lambda: memory_advice(self.config, self.model),
             says=partial(self.says, label),
         )
         if self.config.channel != "object_store":

@@ -11,8 +11,8 @@ from cluster.learning.learner_group import LearnerGroup
 from cluster.rollout.engine_actor import EngineActor
 from cluster.runtime.ray_session import ray_session
 from spag_ray.config.engine import EngineConfig
-from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import ClusterConfig, LearnerConfig
+from spag_ray.config.run import RunConfig
 from tests.support.listening import listening_at
 
 
@@ -24,7 +24,7 @@ def test_a_local_ray_with_engines_listens_on_loopback_and_logs_no_secret(tiny_mo
     learner_config = LearnerConfig(num_ranks=2, zero_stage=3, dtype="float32", num_cpus=0.5, env=environment)
     with ray_session(ClusterConfig(num_cpus=2, object_store_gib=0.3)):
         num_before = len(listening_at(psutil.Process()))
-        learners = LearnerGroup(str(tiny_model), learner_config, ObjectiveConfig(), str(tmp_path))
+        learners = LearnerGroup(str(tiny_model), RunConfig(learner=learner_config), str(tmp_path))
         learners.start()
         engine = ray.remote(EngineActor).options(num_cpus=0.5, max_concurrency=64).remote(str(tmp_path / "engine.log"))
         ray.get(engine.start.remote(str(tiny_model), engine_config, "engine", 0, 0))

@@ -10,13 +10,13 @@ import ray
 import torch
 
 from cluster.learning import learner_group, learning_policy
-from cluster.learning.learner_group import LearnerGroup
+from cluster.learning.learner_group import LearnerGroup, memory_advice, out_of_memory
 from cluster.learning.learning_policy import LearningPolicy
-from cluster.learning.memory_fault import memory_advice, out_of_memory
 from cluster.learning.weight_sync import Export, Probe
 from cluster.tracking.recorder import Recorder
 from spag_ray.config.loading import parse_config
 from spag_ray.config.parts import LearnerConfig
+from spag_ray.config.run import RunConfig
 from spag_ray.errors import LearnerError, LearnersLostError, WeightSyncError
 from spag_ray.game.rules import Role
 from spag_ray.results.lines import SyncReport
@@ -36,7 +36,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> LearnerGro
 
     monkeypatch.setattr(learner_group, "get", get)
     group: Any = LearnerGroup.__new__(LearnerGroup)
-    group.timeout_s, group._advice, group._ranks = 1.0, lambda: "lower learner.max_tokens_per_microbatch", []
+    group.timeout_s, group._config, group._model, group._ranks = 1.0, RunConfig(), "/nowhere", []
     return group
 
 
