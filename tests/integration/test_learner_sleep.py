@@ -19,7 +19,7 @@ import json, os, sys
 import torch
 import learners.engine
 from learners.engine import TrainingEngine, World
-from learners.states.sleeping import DeviceMemory, tensors_of, weights_of
+from learners.sleeping import DeviceMemory, tensors_of, weights_of
 from spag_ray.config.parts import LearnerConfig
 
 options, offload, port = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]

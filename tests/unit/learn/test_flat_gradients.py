@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from learners.states.flat_gradients import flatten_gradients
+from learners.engine import flatten_gradients
 
 
 def optimizer_of(*groups: list[nn.Parameter], padding: int = 1) -> Any:

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from learners.states import sleeping
-from learners.states.sleeping import DeviceMemory, tensors_of, weights_of
+from learners import sleeping
+from learners.sleeping import DeviceMemory, tensors_of, weights_of
 
 
 def test_views_of_one_storage_are_the_same_views_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
