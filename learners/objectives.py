@@ -334,37 +334,31 @@ def spag_loss(
     zero = torch.zeros((), dtype=torch.float64)
     if not turns and not sft:
         return SpagLoss(zero, zero, zero, zero)
-    thetas, columns = [], []
-    for turn, _, _ in turns:
-        theta, *others = (_as_tensor(turn[name]) for name in ("theta", "mu", "old", "ref"))
+    columns = [[_as_tensor(turn[name]) for name in ("theta", "mu", "old", "ref")] for turn, _, _ in turns]
+    for theta, *others in columns:
         if {len(each) for each in others} != {len(theta)} or not len(theta):
             raise ValueError("theta, old, ref, mu of a turn need one length > 0")
-        thetas.append(theta)
-        columns.append(torch.stack([each.detach().to(theta) for each in others]))
     rows = [_as_tensor(row) for row in sft]
-    theta = torch.cat([*thetas, *rows])
-    device = theta.device
-    lengths = torch.tensor([len(each) for each in (*thetas, *rows)], device=device)
-    num_turns, num_texts = len(turns), len(turns) + len(rows)
-    weights = torch.zeros(len(TERMS), num_texts, dtype=theta.dtype, device=device)
-    names = list(TERMS)
-    for place, (_, weight, turns_of_game) in enumerate(turns):
-        weights[names.index("policy"), place] = weight
-        weights[names.index("kl"), place] = weight * kl_coeff / turns_of_game
-    weights[names.index("sft"), num_turns:] = sft_coeff / max(1, len(rows))
-    is_turn = torch.arange(num_texts, device=device) < num_turns
-    advantages = [turn["advantage"] for turn, _, _ in turns] + [1.0] * len(rows)
+    theta = torch.cat([*(of_turn[0] for of_turn in columns), *rows])
+    of_turns, of_rows = [0.0] * len(turns), [0.0] * len(rows)
+    weights = dict.fromkeys(TERMS, of_turns + of_rows) | {
+        "policy": [weight for _, weight, _ in turns] + of_rows,
+        "kl": [weight * kl_coeff / num_turns for _, weight, num_turns in turns] + of_rows,
+        "sft": of_turns + [sft_coeff / max(1, len(rows))] * len(rows),
+    }
+    lengths = torch.tensor([*(len(of_turn[0]) for of_turn in columns), *map(len, rows)], device=theta.device)
+    num_of_turns = sum(len(of_turn[0]) for of_turn in columns)
+    is_turn = torch.arange(len(theta), device=theta.device) < num_of_turns
+    known = [torch.stack([each.detach().to(theta) for each in others]) for _, *others in columns]
     tokens = TrainedTokens(
         lengths=lengths,
         num_trained=lengths,
-        kinds=torch.where(is_turn, KINDS.index("turn"), KINDS.index("sft")).repeat_interleave(
-            lengths, output_size=len(theta)
-        ),
+        kinds=torch.where(is_turn, KINDS.index("turn"), KINDS.index("sft")),
         shares=(1 / lengths.to(theta)).repeat_interleave(lengths, output_size=len(theta)),
-        advantages=torch.tensor(advantages, dtype=theta.dtype, device=device),
-        weights=weights,
-        logprobs=torch.cat([*columns, *(row.detach().expand(3, -1) for row in rows)], dim=1),
-        is_known=is_turn.repeat_interleave(lengths, output_size=len(theta)).expand(3, -1),
+        advantages=theta.new_tensor([turn["advantage"] for turn, _, _ in turns] + of_rows),
+        weights=theta.new_tensor(list(weights.values())),
+        logprobs=torch.cat([*known, theta.new_zeros(3, len(theta) - num_of_turns)], dim=1),
+        is_known=is_turn.expand(3, -1),
         parts=torch.zeros_like(theta, dtype=torch.int64),
         held=frozenset(["turn"] * bool(turns) + ["sft"] * bool(rows)),
     )
