@@ -230,11 +230,12 @@ def compared_results(
     """What a game paid the seats that learn, which enters their baselines, also where none of their turns is trained:
     of winners, the learner's defeats tell what its wins are worth. None of a game that a breach ended, or in which
     nobody learns. A frozen opponent's payoff is None: it says nothing of what the learner can expect."""
-    verdict = episode.verdict
+    verdict, results = episode.verdict, paid(payoffs, episode.verdict)
     own = set(Role) if learning is None else {turn.role for turn in episode.turns if turn.policy in learning}
-    if not (own and _counts(verdict, objective, payoffs)):
+    is_trained = any(results[role] is not None for role in _trained_seats(verdict, objective))
+    if not own or verdict.outcome.breaker is not None or not is_trained:
         return None
-    return {role: value if role in own else None for role, value in paid(payoffs, verdict).items()}
+    return {role: value if role in own else None for role, value in results.items()}
 
 
 def advantages(
@@ -247,7 +248,14 @@ def advantages(
     """{index of a trained turn of a game: its advantage}, for both seats (see `game_samples`); `expected`: each role's
     baseline; `divisors`: what a result above it is divided by. With a named estimator it is what the game paid the
     turn's seat."""
-    learned = _of_end(episode, objective, payoffs, expected, divisors)
+    results = paid(payoffs, episode.verdict)
+    if objective.advantage != "spag":  # the other games of the batch decide
+        of_seats = [(value, episode.turns_of(role)) for role, value in results.items() if value is not None]
+        learned = {index: value for value, turns in of_seats for index in turns}
+    elif episode.verdict.outcome.breaker is None:
+        learned = _of_result(episode, objective, results, expected, divisors)
+    else:
+        learned = _of_breach(episode, episode.verdict.outcome.breaker, results, objective)
     trained = {episode.turns[index].role for index in learned}
     # What each wrong guess paid that did not end the game: to the guess, and to the turn before it, of the seats that
     # are trained in this game. That turn may have no share of the end's payoff.
@@ -264,61 +272,47 @@ def early_guesses_of(episode: Episode) -> list[int]:
     return [index for index in early_guesses(texts, episode.scenario, episode.rules) if index != episode.verdict.turn]
 
 
-def _of_end(
-    episode: Episode,
-    objective: ObjectiveConfig,
-    payoffs: Payoffs,
-    expected: Mapping[Role, float],
-    divisors: Mapping[Role, float],
-) -> dict[int, float]:
-    """`advantages` from how the game ended."""
-    verdict, breaker, results = episode.verdict, episode.verdict.outcome.breaker, paid(payoffs, episode.verdict)
-    if objective.advantage != "spag":  # the other games of the batch decide
-        of_seats = [(value, episode.turns_of(role)) for role, value in results.items() if value is not None]
-        return {index: value for value, turns in of_seats for index in turns}
-    if _counts(verdict, objective, payoffs):
-        return _shared_out(episode, objective, results, expected, divisors)
+def _of_breach(episode: Episode, breaker: Role, results: Results, objective: ObjectiveConfig) -> dict[int, float]:
+    """`advantages` of a game that broke the rules."""
     learned: dict[int, float] = {}
-    if breaker is None:
-        return learned
     if (penalty := results[breaker]) is not None:
-        assert verdict.turn is not None
-        learned[verdict.turn] = penalty
+        assert episode.verdict.turn is not None
+        learned[episode.verdict.turn] = penalty
     if objective.learn_from == "both" and (value := results[breaker.other]) is not None:
         learned |= _shares(episode, breaker.other, value, objective.decay)
     return learned
 
 
-def _counts(verdict: Verdict, objective: ObjectiveConfig, payoffs: Payoffs) -> bool:
-    """Whether the result of such a game is trained on: won or tied by play, and paid to a seat that is trained."""
-    outcome, results = verdict.outcome, paid(payoffs, verdict)
-    seats: Sequence[Role | None] = [outcome.winner] if objective.learn_from == "winners" else list(Role)
-    return outcome.breaker is None and any(seat and results[seat] is not None for seat in seats)
-
-
-def _shared_out(
+def _of_result(
     episode: Episode,
     objective: ObjectiveConfig,
     results: Results,
     expected: Mapping[Role, float],
     divisors: Mapping[Role, float],
 ) -> dict[int, float]:
-    """{index of a trained turn: its advantage} of a decided or tied game; see `advantages`."""
+    """`advantages` of a decided or tied game."""
     verdict, winner = episode.verdict, episode.verdict.outcome.winner
-    advantages: dict[int, float] = {}
-    for role in [winner] if winner is not None and objective.learn_from == "winners" else list(Role):
+    learned: dict[int, float] = {}
+    for role in _trained_seats(verdict, objective):
         paid_to = results[role]
         if paid_to is None:
             continue
         value = (paid_to - expected[role]) / divisors[role]
         if winner is role.other and objective.loser_turns == "deciding":
             if verdict.turn is not None and episode.turns[verdict.turn].role is role:
-                advantages[verdict.turn] = value
+                learned[verdict.turn] = value
         elif role is winner and (turn := _credited_turn(verdict, objective)) is not None:
-            advantages[turn] = value
+            learned[turn] = value
         else:
-            advantages |= _shares(episode, role, value, objective.decay)
-    return advantages
+            learned |= _shares(episode, role, value, objective.decay)
+    return learned
+
+
+def _trained_seats(verdict: Verdict, objective: ObjectiveConfig) -> list[Role]:
+    """The seats that a result without a breach trains, if it pays them."""
+    if objective.learn_from == "winners":
+        return [role for role in Role if role is verdict.outcome.winner]
+    return list(Role)
 
 
 def _credited_turn(verdict: Verdict, objective: ObjectiveConfig) -> int | None:
