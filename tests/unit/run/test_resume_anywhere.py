@@ -167,7 +167,7 @@ class Policy(LearningPolicy):
     publishes: list[tuple[int, str]]
 
     def start_learners(self) -> None:
-        learners: Any = Learners(self.fate, self._config.objective.kl_reference_average is not None)
+        learners: Any = Learners(self.fate, self.config.objective.kl_reference_average is not None)
         self.learners = learners
         self.forget()
 
