@@ -73,9 +73,7 @@ class SimulatedRank(LearnerActor):
     def prepare(self, config: LearnerConfig, num_here: int) -> None:
         """Imports nothing."""
 
-    def start(
-        self, model: str, config: LearnerConfig, objective: ObjectiveConfig, rank: int, master: str, num_here: int
-    ) -> Loaded:
+    def start(self, model: str, objective: ObjectiveConfig, rank: int, master: str) -> Loaded:
         self._learner = SimulatedLearner(rank)
         return Loaded(NUM_BUCKETS, NUM_BUCKETS, None, SimulatedLearner.vocabulary_size)
 

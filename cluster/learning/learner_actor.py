@@ -60,27 +60,25 @@ class LearnerActor(Actor):
     @actor_method
     def prepare(self, config: LearnerConfig, num_here: int) -> None:
         """Import what loads a model, most of the time of a start. It uses no GPU: an engine on the same one may measure
-        its free memory. Libraries read the environment when they are imported. `num_here`: see `start`."""
+        its free memory. Libraries read the environment when they are imported. `num_here`: ranks on this node, which
+        share its cores."""
         set_environment(config.env)
-        os.environ["OMP_NUM_THREADS"] = str(_num_threads(config, num_here))
+        num_threads = config.num_threads or max(1, (os.cpu_count() or 1) // num_here)
+        os.environ["OMP_NUM_THREADS"] = str(num_threads)
+        self._config = config.model_copy(update={"num_threads": num_threads})
         with hidden("sklearn"):  # transformers would import it for draft models: a second and 0.1 GiB
             import learners.model_folder  # noqa: F401
 
     @actor_method
-    def start(
-        self, model: str, config: LearnerConfig, objective: ObjectiveConfig, rank: int, master: str, num_here: int
-    ) -> Loaded:
-        """Load the model and join the group. `master`: its rendezvous, a host:port on rank 0's node; `num_here`: ranks
-        on this node, which share its cores."""
-        self.prepare(config, num_here)
-        config = config.model_copy(update={"num_threads": _num_threads(config, num_here)})
+    def start(self, model: str, objective: ObjectiveConfig, rank: int, master: str) -> Loaded:
+        """Load the model and join the group, after `prepare`. `master`: its rendezvous, host:port on rank 0's node."""
         from learners.engine import World
         from learners.learner import Learner
 
         # Ray shows each rank only its own GPU, so its local index is always 0.
         listening = None if self._meeting is None else self._meeting.detach()
-        self._learner = Learner(model, config, objective, World(rank, config.num_ranks, 0, master, listening))
-        learner = self._learner
+        world = World(rank, self._config.num_ranks, 0, master, listening)
+        self._learner = learner = Learner(model, self._config, objective, world)
         return Loaded(learner.num_buckets, learner.num_tensors, learner.adapter, learner.vocabulary_size)
 
     @actor_method
@@ -120,7 +118,3 @@ class LearnerActor(Actor):
 
 
 LearnerHandle: TypeAlias = Handle[LearnerActor]
-
-
-def _num_threads(config: LearnerConfig, num_here: int) -> int:
-    return config.num_threads or max(1, (os.cpu_count() or 1) // num_here)

@@ -71,7 +71,6 @@ class LearnerGroup:
         ]
         self._beats: list[Ref[None]] = []
         self.nodes: frozenset[str] = frozenset()  # the ids of those that ranks are on
-        self._ranks_here: list[int] = []  # for each rank, the number of ranks on its node
         self.has_started = False
 
     def prepare(self) -> None:
@@ -81,26 +80,22 @@ class LearnerGroup:
             self._says("starting its process")
             self._reservation.wait_for(self._names, self._ranks, config.num_cpus, config.num_gpus)
             nodes = self.results([rank.node.remote() for rank in self._ranks])
-            ranks_here = [nodes.count(node) for node in nodes]
             self._says("importing")
-            each = zip(self._ranks, ranks_here, strict=True)
-            self.results([rank.prepare.remote(config, num_here) for rank, num_here in each])
-            self.nodes, self._ranks_here = frozenset(nodes), ranks_here
+            each = zip(self._ranks, nodes, strict=True)
+            self.results([rank.prepare.remote(config, nodes.count(node)) for rank, node in each])
+            self.nodes = frozenset(nodes)
 
     def start(self) -> None:
         """Load the model on every rank. Raises LearnersLostError, LearnerError and ClusterError; the group is closed
         then."""
-        if not self._ranks_here:
+        if not self.nodes:
             self.prepare()
-        config = self._config
         with self._starting():
             self._says("loading the model")
             (master,) = self.results([self._ranks[0].meeting_place.remote()])
             started = [
-                rank.start.remote(
-                    self._model, config.learner, config.objective, rank=index, master=master, num_here=num_here
-                )
-                for index, (rank, num_here) in enumerate(zip(self._ranks, self._ranks_here, strict=True))
+                rank.start.remote(self._model, self._config.objective, rank=index, master=master)
+                for index, rank in enumerate(self._ranks)
             ]
             loaded = self.results(started)[0]
             self.num_tensors, self.adapter = loaded.num_tensors, loaded.adapter

@@ -28,7 +28,7 @@ from spag_ray.training_data.replay import episode_from_game, published_samples, 
 from spag_ray.training_data.rewards import RoleBaselines, RoleWindow
 from spag_ray.training_data.samples import GameSample, Sample
 from spag_ray.training_data.stage_spec import StageSpec
-from spag_ray.training_data.unsaid_words import heard_words, merged, unsaid_words, with_unsaid_words
+from spag_ray.training_data.unsaid_words import heard_words, unsaid_words, with_unsaid_words
 
 _Game: TypeAlias = Mapping[str, Any]  # in the published format
 
@@ -252,7 +252,7 @@ class StageSamples:
                 episodes, renderer.spoken, longest, learning, num_private=renderer.num_private, text_of=read
             )
             of_defenders = heard_words(episodes, renderer.claim, longest, learning)
-            games = with_unsaid_words(games, merged(of_attackers, of_defenders))
+            games = with_unsaid_words(games, of_attackers, of_defenders)
         return games
 
 

@@ -89,20 +89,20 @@ def publish(
     began = time.perf_counter()
     answers: Answers[object] = Answers()
     num_bytes, held = 0, True
-    if config.sync.update == "between_games" and gate is not None:
-        # One at a time, so that the others continue to play; on a direct channel all stop together.
-        groups = [list(engines)] if exported.direct is not None else [[engine] for engine in engines]
-        for group in groups:
+    closed = gate if config.sync.update == "between_games" else None
+    # One at a time, so that the others continue to play; on a direct channel all stop together.
+    is_one_by_one = closed is not None and exported.direct is None
+    for group in [[engine] for engine in engines] if is_one_by_one else [engines]:
+        if closed is not None:
             for engine in group:
-                gate.drain(engine)
-            to_each, held = _load(exported, group, config, answers)
-            num_bytes = max(num_bytes, to_each)
-            # Engines of a broken channel are still paused: games that they got now would wait for the weights that come
-            # another way, which wait for these games.
-            for engine in group if held else ():
-                gate.reopen(engine)
-    else:
-        num_bytes, held = _load(exported, engines, config, answers)
+                closed.drain(engine)
+        to_each, held = _load(exported, group, config, answers)
+        num_bytes = max(num_bytes, to_each)
+        # Engines of a broken channel are still paused: games that they got now would wait for the weights that come
+        # another way, which wait for these games.
+        if closed is not None and held:
+            for engine in group:
+                closed.reopen(engine)
     answers.check(f"version {exported.version} was not taken by ")
     seconds = time.perf_counter() - began
     report = SyncReport(exported.version, seconds, len(answers.found), num_bytes, broken_channels=0 if held else 1)

@@ -2,7 +2,7 @@
 
     of_attackers = unsaid_words(episodes, renderer.spoken, max_tokens=2048, num_private=renderer.num_private)
     of_defenders = heard_words(episodes, renderer.claim, max_tokens=2048)
-    games = with_unsaid_words(games, merged(of_attackers, of_defenders))
+    games = with_unsaid_words(games, of_attackers, of_defenders)
 
 A place is a prompt and the tokens of a word whose probability is lowered there.
 
@@ -119,12 +119,10 @@ def _claim(claim: Callable[[str], Claim], word: str) -> Claim | None:
         return None
 
 
-def merged(*parts: Places) -> Places:
-    """All places of each game."""
-    names = dict.fromkeys(name for part in parts for name in part)
-    return {name: tuple(turn for part in parts for turn in part.get(name, ())) for name in names}
+def with_unsaid_words(games: Sequence[GameSample], *parts: Places) -> list[GameSample]:
+    """The games with all their places. Places of games that are not among `games` are dropped."""
 
+    def of(game: GameSample) -> tuple[tuple[Sample, ...], ...]:
+        return tuple(turn for part in parts for turn in part.get(game.episode_id, ()))
 
-def with_unsaid_words(games: Sequence[GameSample], places: Places) -> list[GameSample]:
-    """The games with their places. Places of games that are not among `games` are dropped."""
-    return [replace(game, unsaid=places.get(game.episode_id, ())) for game in games]
+    return [replace(game, unsaid=of(game)) for game in games]

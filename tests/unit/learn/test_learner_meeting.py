@@ -96,8 +96,8 @@ def test_nobody_takes_a_learner_groups_port_as_it_loads(rank: LearnerActor, monk
         return SimpleNamespace(num_buckets=1, num_tensors=1, adapter=None, vocabulary_size=1)
 
     monkeypatch.setattr("learners.learner.Learner", learner)
-    config = LearnerConfig(num_threads=1)
-    rank.start("model", config, ObjectiveConfig(), 0, place, 1)
+    rank.prepare(LearnerConfig(num_threads=1), num_here=1)
+    rank.start("model", ObjectiveConfig(), 0, place)
     assert not is_free(place)
     with socket.socket(fileno=worlds[0].listening) as handed_over:
         assert place.endswith(f":{handed_over.getsockname()[1]}")

@@ -17,7 +17,7 @@ from spag_ray.training_data.game_samples import game_samples
 from spag_ray.training_data.samples import GameSample, Sample, turns_of
 from spag_ray.training_data.shares import Batch
 from spag_ray.training_data.stage_spec import Method, StageSpec
-from spag_ray.training_data.unsaid_words import heard_words, merged, unsaid_words, with_unsaid_words
+from spag_ray.training_data.unsaid_words import heard_words, unsaid_words, with_unsaid_words
 from tests.support.episodes import game
 from tests.support.losses import Trained
 from tests.support.tree_model import check_same_in_a_tree, make_tree_model
@@ -166,11 +166,11 @@ def test_both_seats_places_are_merged_and_of_two_policies_each_has_its_own() -> 
     episode = told("Whiskers.", "So?")
     of_defender = heard_words([episode], lambda word: Claim((7,), (len(word), 9), 1), 100)
     of_attacker = unsaid_words([episode], lambda word: CAT, 100)
-    both = merged(of_attacker, of_defender)
-    assert [turn[0].role for turn in both[episode.episode_id]] == [Role.ATTACKER, Role.DEFENDER]
-    assert merged(of_defender, {}) == of_defender
     turns = tuple(Sample((1,), (2,), 1.0, role=role) for role in Role)
-    games = with_unsaid_words([GameSample(episode.episode_id, None, 1.0, turns)], both)
+    plain = [GameSample(episode.episode_id, None, 1.0, turns)]
+    games = with_unsaid_words(plain, of_attacker, of_defender)
+    assert [turn[0].role for turn in games[0].unsaid] == [Role.ATTACKER, Role.DEFENDER]
+    assert with_unsaid_words(plain, of_defender, {})[0].unsaid == of_defender[episode.episode_id]
     assert [turns_of(games, role)[0].unsaid for role in Role] == [
         of_attacker[episode.episode_id],
         of_defender[episode.episode_id],
