@@ -277,18 +277,8 @@ def _published(
     m, m0 = tokens.means(turns.theta, turns.old)
     if spec.method == "imitation":
         return published_imitation_terms(m, m0, weights, spec.kl_coeff, num_samples=1).sum()
-    return published_offline_po_terms(
-        m,
-        m0,
-        rewards=tokens.advantages,
-        weights=weights,
-        sft_mask=torch.zeros_like(weights),
-        kl_coeff=spec.kl_coeff,
-        sft_coeff=0.0,
-        clip_range=objective.clip_range,
-        num_game_samples=1,
-        num_sft_samples=1,
-    ).sum()
+    surrogate = _published_surrogate(m, m0, tokens.advantages, spec.kl_coeff, objective.clip_range)
+    return (-weights * surrogate).sum()
 
 
 @dataclass(frozen=True)
@@ -414,10 +404,14 @@ def published_offline_po_terms(
     is_sft = sft_mask.to(torch.bool)
     num_sft = num_sft_samples or max(int(is_sft.sum()), 1)
     num_game = num_game_samples or max(int((~is_sft).sum()), 1)
+    surrogate = _published_surrogate(m, m0, rewards, kl_coeff, clip_range)
+    return -weights * torch.where(is_sft, sft_coeff * m / num_sft, surrogate / num_game)
+
+
+def _published_surrogate(m: Tensor, m0: Tensor, rewards: Tensor, kl_coeff: float, clip_range: float) -> Tensor:
     advantage = rewards - kl_coeff * (m - m0)
     ratio = bounded_ratio(m, m0)
-    surrogate = torch.minimum(advantage * ratio, advantage * ratio.clamp(1 - clip_range, 1 + clip_range))
-    return -weights * torch.where(is_sft, sft_coeff * m / num_sft, surrogate / num_game)
+    return torch.minimum(advantage * ratio, advantage * ratio.clamp(1 - clip_range, 1 + clip_range))
 
 
 def published_imitation_loss(

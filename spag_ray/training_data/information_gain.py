@@ -80,19 +80,16 @@ def gain_advantages(
     that no other game of its scenario came to has no gain."""
     found = [clipped_gains(episode, objective, learning) for episode in episodes]
     games = Counter(episode.scenario for episode, own in zip(episodes, found, strict=True) if own)
-    of_scenario: dict[tuple[str, int, Role], list[float]] = defaultdict(list)
-    of_place: dict[tuple[int, Role], list[float]] = defaultdict(list)
+    values: dict[tuple[str | None, int, Role], list[float]] = defaultdict(list)  # of a scenario, and of all (None)
     for episode, own in zip(episodes, found, strict=True):
         for index, value in own.items():
-            place = index, episode.turns[index].role
-            of_place[place].append(value)
-            of_scenario[episode.scenario, *place].append(value)
+            for scenario in (episode.scenario, None):
+                values[scenario, index, episode.turns[index].role].append(value)
     has_baseline = objective.baseline != "none" or objective.advantage != "spag"
 
     def expected(episode: Episode, index: int) -> float:
-        place = index, episode.turns[index].role
         is_grouped = objective.compares_scenarios and games[episode.scenario] > 1
-        return fmean(of_scenario[episode.scenario, *place] if is_grouped else of_place[place])
+        return fmean(values[episode.scenario if is_grouped else None, index, episode.turns[index].role])
 
     return [
         {
