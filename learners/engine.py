@@ -72,6 +72,9 @@ class TrainingEngine:
             where = config.deepspeed or "the learner section"
             raise LearnerError(f"DeepSpeed refuses its configuration (from {where}): {error}") from error
         self.device: torch.device = self._engine.device
+        self.module: nn.Module = self._engine  # it computes logits: the engine itself, so that its hooks run
+        self.inner_module: nn.Module = self._engine.module
+        self.is_partitioned = self._zero_stage == 3  # whether each parameter is divided over the ranks
         if isinstance(self._optimizer, BF16_Optimizer) and not self._optimizer.immediate_grad_update:
             flatten_gradients(self._optimizer)
         # DeepSpeed checks for non-finite gradients only with bfloat16 and with ZeRO-3; float32 may have them too.
@@ -80,21 +83,6 @@ class TrainingEngine:
         if self._zero_stage in (1, 2):
             # Before that check of the norm, DeepSpeed would wait for the device to say if any gradient is not finite.
             self._optimizer.check_overflow = lambda *_, **__: None
-
-    @property
-    def module(self) -> nn.Module:
-        """The module that computes logits: the engine itself, so that its hooks run."""
-        return self._engine
-
-    @property
-    def inner_module(self) -> nn.Module:
-        """The model inside the engine."""
-        return self._engine.module
-
-    @property
-    def is_partitioned(self) -> bool:
-        """Whether each parameter is divided over the ranks (ZeRO-3)."""
-        return self._zero_stage == 3
 
     def backward(self, loss: Tensor, last: bool) -> None:
         """Add this micro-step's gradient; `last` ends the global batch. All ranks make the same number of calls."""
@@ -210,7 +198,7 @@ class TrainingEngine:
 
     def own_part(self, name: str, whole: Tensor) -> Tensor:
         """This rank's part of `whole`, the weight called `name`, in the layout of `own_weights`."""
-        return _part_of(self._engine.module.get_parameter(name), whole, self.world) if self.is_partitioned else whole
+        return _part_of(self.inner_module.get_parameter(name), whole, self.world) if self.is_partitioned else whole
 
     def gathered(self, parameters: list[nn.Parameter]) -> contextlib.AbstractContextManager[None]:
         """In this block the parameters are whole on this rank (ZeRO-3 gathers them: all ranks must name the same)."""

@@ -65,7 +65,7 @@ class Learner:
         dtype = getattr(torch, config.dtype)
         # Measured while the GPU is empty. An engine on the same one has started by now, and measures no memory.
         rate = matrix_rate(torch.device("cuda", world.local_rank)) if torch.cuda.is_available() else None
-        module = _load(model, config, world)
+        module = self._base_model = _load(model, config, world)  # without the adapters that may come around it
         keep_freed_memory()
         if config.packing == "trees":
             check_packable(module.config, config.microbatch_tokens)
@@ -86,7 +86,10 @@ class Learner:
         self._engine.module.train()  # models load in eval mode, in which layers keep all activations
         whole = whole_weights(module, config.lora)
         self._whole = Exporter(self._engine, whole, dtype, config.bucket_bytes)
-        published = adapter_weights(module) if self._publishes_adapter else for_engines(self._base_model, whole)
+        publishes_adapter = config.lora is not None and config.lora.export == "adapter"
+        # peft's adapter_config.json, when adapters are published instead of whole weights.
+        self.adapter = adapter_config(module) if publishes_adapter else None
+        published = adapter_weights(module) if publishes_adapter else for_engines(self._base_model, whole)
         self._published = Exporter(self._engine, published, dtype, config.bucket_bytes)
         self.num_tensors, self.num_buckets = self._published.num_tensors, self._published.num_buckets
         self.num_bytes = self._published.num_bytes
@@ -99,21 +102,6 @@ class Learner:
         """Bucket `index` of the published current weights, on rank 0; a collective call. Valid until the next call."""
         self._must_be_awake("to export its weights", or_hold_weights=True)
         return self._published.bucket(index)
-
-    @property
-    def _publishes_adapter(self) -> bool:
-        return self._config.lora is not None and self._config.lora.export == "adapter"
-
-    @property
-    def adapter(self) -> dict[str, Any] | None:
-        """peft's adapter_config.json when adapters are published instead of whole weights."""
-        return adapter_config(self._engine.inner_module) if self._publishes_adapter else None
-
-    @property
-    def _base_model(self) -> Any:
-        """The model without adapters around it."""
-        model: Any = self._engine.inner_module
-        return model if self._config.lora is None else model.get_base_model()
 
     def begin_stage(self, spec: StageSpec) -> None:
         """A stage is a training run of its own: fresh Adam moments, a fresh warm-up and cosine over its steps. With
@@ -252,9 +240,8 @@ class Learner:
         if self._world.rank == 0:
             with writing(Path(folder)) as partial:
                 if adapter_alone:
-                    config = self.adapter
-                    assert config is not None, "whole weights are published"
-                    save_adapter(str(partial), state, config)
+                    assert self.adapter is not None, "whole weights are published"
+                    save_adapter(str(partial), state, self.adapter)
                 else:
                     write_model(self._base_model, state, self._model_folder, partial)
         release_freed_memory()
