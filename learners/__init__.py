@@ -1,5 +1,5 @@
 """Training: the objectives, the packing of samples into token trees, and the DeepSpeed learner group.
 
-Tests of other names: forward in test_packing.py; step_sums in test_batch_losses.py; staging in
-test_learner_ops.py; engine, lora, model_folder in test_learner.py; export in test_transfer.py.
+Tests of other names: forward in test_packing.py; step_sums in test_batch_losses.py; engine, lora,
+model_folder in test_learner.py; export in test_transfer.py.
 """

@@ -9,7 +9,8 @@ samples, or one for each in the order of `sample_indices`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -19,7 +20,6 @@ from learners.attention import plan_attention
 from learners.head import Targets
 from learners.objectives import at_least_float32
 from learners.packing import PaddedRows, TokenTree
-from learners.staging import to_device
 
 MicroBatch: TypeAlias = TokenTree | PaddedRows
 Temperature: TypeAlias = float | Sequence[float]
@@ -100,3 +100,21 @@ def _of_targets(micro_batch: MicroBatch, temperature: Temperature) -> float | Te
     if len(set(temperature)) == 1:
         return temperature[0]
     return torch.tensor(temperature, dtype=torch.float64).repeat_interleave(torch.tensor(micro_batch.lengths))
+
+
+def to_device(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """The same tensors on `device`, in one copy for each dtype: a GPU gets few large copies. On a CPU the very same.
+    The copies run beside the host's work: their source is page-locked, and the allocator keeps it until they are done.
+    """
+    if device.type == "cpu":
+        return dict(tensors)
+    by_dtype: defaultdict[torch.dtype, list[str]] = defaultdict(list)
+    for name, tensor in tensors.items():
+        by_dtype[tensor.dtype].append(name)
+    found: dict[str, Tensor] = {}
+    for names in by_dtype.values():
+        flat = torch.cat([tensors[name].reshape(-1) for name in names])
+        flat = flat.pin_memory() if device.type == "cuda" else flat
+        parts = flat.to(device, non_blocking=True).split([tensors[name].numel() for name in names])
+        found |= {name: part.view(tensors[name].shape) for name, part in zip(names, parts, strict=True)}
+    return found

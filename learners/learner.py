@@ -27,9 +27,8 @@ from learners.lora import adapter_config, adapter_weights, save_adapter, with_ad
 from learners.model_folder import load_model, load_model_in_parts, write_model
 from learners.packing import ROOT_TOKENS, check_packable, pack, pad
 from learners.stage_start import StageStart
-from learners.staging import moment, seconds_between
 from learners.step_sums import StepSums, step_report
-from learners.utilization import StepCost, Utilization, matrix_rate
+from learners.utilization import StepCost, Utilization, matrix_rate, moment, seconds_between
 from spag_ray.channels.base import Link, Sender, find
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import LearnerConfig

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from learners.forward import MicroBatch
+from learners.forward import MicroBatch, to_device
 from learners.objectives import (
     BETWEEN,
     DECIDING,
@@ -30,7 +30,6 @@ from learners.objectives import (
     at_least_float32,
     batch_loss,
 )
-from learners.staging import to_device
 from learners.utilization import Utilization
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.errors import LearnerError

@@ -13,11 +13,11 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
-from learners.staging import moment, seconds_between
 from spag_ray.host.cpu_features import fast_dtype
 
 FORWARD_AND_INPUT_GRADIENT, WEIGHT_GRADIENT = 4.0, 2.0  # FLOPs for each weight and token
@@ -99,3 +99,17 @@ def matrix_rate(device: torch.device, shape: tuple[int, int, int] = (SIDE, SIDE,
         if on_gpu:
             torch.cuda.empty_cache()
     return best
+
+
+def moment(device: torch.device) -> Any:
+    """When a device has done all that it was given until now; for a CPU that is now."""
+    if device.type != "cuda":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def seconds_between(began: Any, ended: Any) -> float:
+    """Two moments of one device, of which the last has passed: it was waited for."""
+    return float(ended - began if isinstance(began, float) else began.elapsed_time(ended) / 1000)

@@ -122,11 +122,6 @@ class GameSample:
             raise InputError(f"episode {self.episode_id}: no turn to learn from")
 
     @property
-    def teaches_when(self) -> bool:
-        """Whether its listened turns train when to claim, not which word."""
-        return any(position.claiming is not None for position in self.listening)
-
-    @property
     def num_tokens(self) -> int:
         """Tokens that a learner reads for this game if no prefix is shared; `unsaid` adds none to its turns' own."""
         return sum(sample.num_tokens for sample in (*self.turns, *self.listening))

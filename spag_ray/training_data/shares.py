@@ -93,6 +93,7 @@ class BatchCounts:
     def of(cls, batch: Batch) -> BatchCounts:
         games = batch.games
         turns = [turn for game in games for turn in game.turns]
+        heard = [game for game in games if game.listening]
         lengths = np.array([each.num_trained for each in turns])
         advantages = np.array([each.advantage for each in turns])
         weights = {role: [game.weight for game in games if game.role is role and game.turns] for role in Role}
@@ -105,8 +106,8 @@ class BatchCounts:
             advantage_zeros=float((abs(advantages) < ROUNDED).mean()) if len(advantages) else 0.0,
             num_rows=len(batch.sft),
             num_decided=sum(bool(game.turns) for game in games),
-            num_listened=sum(bool(game.listening) and not game.teaches_when for game in games),
-            num_heard=sum(bool(game.listening) for game in games),
+            num_listened=sum(all(place.claiming is None for place in game.listening) for game in heard),
+            num_heard=len(heard),
             num_unsaid=Counter(role for game in games for role in {turn[0].role for turn in game.unsaid}),
             role_weights={role: sum(values) / len(values) if values else 0.0 for role, values in weights.items()},
         )

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from learners.staging import moment, seconds_between, to_device
+from learners.forward import to_device
+from learners.utilization import moment, seconds_between
 
 ROOT = Path(__file__).resolve().parents[2]
 
