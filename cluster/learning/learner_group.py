@@ -40,7 +40,8 @@ _ELSEWHERE = re.compile(
 
 class LearnerGroup:
     """The constructor only places its actors, `start` makes a group of them, `close` ends them. `actor`: the class that
-    hosts a rank. `says` is told what the start waits for."""
+    hosts a rank. `says` is told what the start waits for. Where a Learner has a method of the same name
+    (learners/learner.py), every rank's is called."""
 
     actor: type[LearnerActor] = LearnerActor
 
@@ -129,19 +130,15 @@ class LearnerGroup:
         self._all("begin_stage", spec)
 
     def continue_stage(self, spec: StageSpec) -> None:
-        """A part or a rest of the stage that began, which may have another number of steps in all now."""
         self._all("continue_stage", spec)
 
     def keep_reference(self) -> None:
-        """Make the current weights the reference."""
         self._all("keep_reference")
 
     def move_reference(self, share: float) -> None:
-        """Make the reference an average: `share` of it, the rest of the current weights."""
         self._all("move_reference", share)
 
     def load_reference(self, folder: str) -> bool:
-        """Make a saved model's weights the reference; False if they are not available and the current ones are used."""
         return all(self._all("load_reference", folder))
 
     def check(self, turns: Sequence[Sample]) -> None:
@@ -212,11 +209,9 @@ class LearnerGroup:
         return self.results([rank.send.remote(version) for rank in self._ranks])[0]
 
     def save_state(self, folder: str) -> None:
-        """Save all that is needed to resume from here; each rank writes its part."""
         self._all("save_state", folder)
 
     def load_state(self, folder: str) -> StageSpec:
-        """Load what `save_state` saved; returns the stage that had begun."""
         return cast(StageSpec, self._all("load_state", folder)[0])
 
     def sleep(self, keep_weights: bool = False) -> None:
