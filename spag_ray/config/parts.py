@@ -319,7 +319,7 @@ class SelfPlayConfig(Part):
     on_collapse: Annotated[Literal["off", "warn", "mix", "stop"], OFF_IN_YAML] = Field(
         "off",
         description="when held-out ties, breaches, right guesses, entropy or the score against evaluation.against are "
-        "outside the interval of an earlier stage for two stages: `warn` reports it, `mix` also adds games against the "
+        "clearly worse than an earlier stage's for two stages: `warn` reports it, `mix` also adds games against the "
         "frozen opponents until the figure recovers, `stop` ends the run",
     )
     mix_share: float = Field(0.25, gt=0, le=1, description="share of these games in a round, with on_collapse: mix")

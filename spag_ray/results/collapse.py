@@ -9,9 +9,9 @@
 >>> judge([*history, ("spag-3", ties(12))]).alarms
 ()
 
-A figure is outside if it is worse than its interval at the previous stage. While it stays outside, later stages are
-compared with that same interval. The second stage outside raises the alarm; the first stage inside ends it. So a single
-jump that lasts also raises it: the next stage is not worse than the one before it, but still outside.
+A figure is outside if it is worse than what that of the previous stage allows it to be. While it stays outside, later
+stages are compared with that same one. The second stage outside raises the alarm; the first stage inside ends it. So a
+single jump that lasts also raises it: the next stage is not worse than the one before it, but still outside.
 """
 
 from __future__ import annotations
@@ -39,29 +39,34 @@ Entropies = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of a stage with its interval; `rises`: a higher value is worse."""
+    """One number of a stage with its interval; `rises`: a higher value is worse. `is_share`: of games, in [0, 1]."""
 
     value: float
     low: float
     high: float
     rises: bool
+    is_share: bool
 
     @classmethod
     def of_share(cls, points: float, games: int, rises: bool) -> Figure:
         """A share of `games`, with the Wilson score interval at 95%."""
         value = points / games
         low, high = wilson_interval(points, games)
-        return cls(value, min(low, value), max(high, value), rises)
+        return cls(value, min(low, value), max(high, value), rises, is_share=True)
 
     @classmethod
     def of_steps(cls, values: Sequence[float]) -> Figure:
         """The mean over steps, plus and minus two standard deviations of a single step."""
         mean, spread = statistics.fmean(values), 2 * statistics.stdev(values)
-        return cls(mean, mean - spread, mean + spread, rises=False)
+        return cls(mean, mean - spread, mean + spread, rises=False, is_share=False)
 
-    def is_worse_than(self, before: Figure) -> bool:
-        """Whether this value is outside the interval of `before`, on the worse side."""
-        return self.value > before.high if self.rises else self.value < before.low
+    def bounds_of(self, later: Figure) -> tuple[float, float]:
+        """What the same figure of a later stage may be: for shares where the interval of the difference has 0 (Newcombe
+        1998, method 10), as the chance of both stages' games counts; for means of steps this interval."""
+        if not self.is_share:
+            return self.low, self.high
+        low = self.value - math.hypot(self.value - self.low, later.high - later.value)
+        return max(low, 0.0), min(self.value + math.hypot(self.high - self.value, later.value - later.low), 1.0)
 
 
 # The figures of one stage, by name.
@@ -70,7 +75,7 @@ Figures = Mapping[str, Figure]
 
 @dataclass(frozen=True)
 class Change:
-    """An alarm or its end: `figure` is outside the interval that it had at stage `before`, or inside it again."""
+    """An alarm or its end: `figure` is outside `low` to `high`, what it may be after stage `before`, or inside again."""
 
     figure: str
     is_alarm: bool
@@ -128,14 +133,15 @@ def judge(history: Sequence[tuple[str, Figures]]) -> Judgement:
         for name, figure in figures.items():
             before, last = held_against.get(name, (stage, figure))
             was_alarm = num_outside.get(name, 0) >= NUM_STAGES
-            if figure.is_worse_than(last):
+            low, high = last.bounds_of(figure)
+            if figure.value > high if figure.rises else figure.value < low:
                 num_outside[name] = num_outside.get(name, 0) + 1
             else:
                 num_outside[name] = 0
                 held_against[name] = stage, figure
             is_alarm = num_outside[name] >= NUM_STAGES
             if is_alarm != was_alarm:
-                changes.append(Change(name, is_alarm, figure.value, low=last.low, high=last.high, before=before))
+                changes.append(Change(name, is_alarm, figure.value, low=low, high=high, before=before))
     return Judgement(tuple(changes), tuple(name for name, count in num_outside.items() if count >= NUM_STAGES))
 
 

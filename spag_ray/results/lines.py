@@ -393,7 +393,7 @@ class ExploitabilityLine(Line):
 
 @dataclass(frozen=True)
 class CollapseLine(Line):
-    """With `is_alarm`: for the second stage, `figure` is outside `low` to `high`, the interval that it had at stage
+    """With `is_alarm`: for the second stage, `figure` is outside `low` to `high`, what it may be by chance after stage
     `before`. Without: it is inside again. `action`: self_play.on_collapse. `mix_ratio`: share of the next round's games
     that are played against frozen opponents."""
 

@@ -77,10 +77,10 @@ def test_another_game_has_its_own_names_of_seats_and_no_right_guesses() -> None:
 
 
 def test_two_stages_outside_are_an_alarm_and_one_is_none() -> None:
-    # 8 of 40: 0.105 to 0.348, which is 4.2 to 13.9 games.
-    assert said(8, 14) == said(8, 14, 13) == said(8, 14, 9, 14) == []
-    assert said(8, 14, 14) == [("spag-2", True)]
-    assert said(8, 14, 40, 40, 40) == [("spag-2", True)], "said once"
+    # 8 of 40: 0.105 to 0.348; 16: 0.263 to 0.554; 17: 0.285 to 0.578. The difference may be 0.202 and 0.204.
+    assert said(8, 17) == said(8, 17, 16) == said(8, 17, 9, 17) == []
+    assert said(8, 17, 17) == [("spag-2", True)]
+    assert said(8, 17, 40, 40, 40) == [("spag-2", True)], "said once"
     assert said(30, 8, 1) == [], "fewer ties are no harm"
 
 
@@ -89,14 +89,15 @@ def test_a_jump_that_stays_is_an_alarm_although_it_grows_no_worse() -> None:
 
 
 def test_the_alarm_ends_inside_the_interval_that_was_left() -> None:
-    assert said(8, 30, 36, 20, 14, 13, 8) == [("spag-2", True), ("spag-5", False)]
-    assert judge(shares(8, 30, 36, 14)).alarms == ("ties",)
-    assert judge(shares(8, 30, 36, 13)).alarms == ()
-    # From then on the newest stage counts: 13 of 40 is 0.201 to 0.480.
-    assert said(8, 30, 36, 13, 19, 19) == [("spag-2", True), ("spag-3", False)]
+    assert said(8, 30, 36, 20, 17, 16, 8) == [("spag-2", True), ("spag-5", False)]
+    assert judge(shares(8, 30, 36, 17)).alarms == ("ties",)
+    assert judge(shares(8, 30, 36, 16)).alarms == ()
+    # From then on the newest stage counts, with 16 of 40.
+    assert said(8, 30, 36, 16, 24, 24) == [("spag-2", True), ("spag-3", False)]
     (change,) = judge(shares(8, 30, 36)).changes
-    before = Figure.of_share(8, 40, rises=True)
-    assert change == Change("ties", True, 0.9, before.low, before.high, "spag-0")
+    low, high = Figure.of_share(8, 40, rises=True).bounds_of(Figure.of_share(36, 40, rises=True))
+    assert change == Change("ties", True, 0.9, low, high, "spag-0")
+    assert (round(low, 3), round(high, 3)) == (0.087, 0.397)
 
 
 @pytest.mark.parametrize(
@@ -144,8 +145,8 @@ def test_weights_that_stay_the_same_raise_few_alarms_in_each_figure_and_some_in_
         history = [(f"spag-{number}", stage()) for number in range(11)]
         judged = [judge(history[:end]).changes for end in range(1, 12)]
         num_alarms.append(sum(change.is_alarm for changes in judged for change in changes))
-    assert 0.01 < sum(num_alarms) / (150 * 10 * len(shares)) < 0.03
-    assert 0.45 < sum(map(bool, num_alarms)) / 150 < 0.75
+    assert 0.001 < sum(num_alarms) / (150 * 10 * len(shares)) < 0.006
+    assert 0.05 < sum(map(bool, num_alarms)) / 150 < 0.2
 
 
 def test_entropies_are_of_the_steps_that_count_and_alarms_are_read_back(tmp_path: Path) -> None:
