@@ -49,6 +49,10 @@ def deepspeed_config(config: LearnerConfig, on_gpu: bool = False) -> dict[str, A
             f"{path}: zero_optimization.offload_optimizer.device is nvme, but each stage resets Adam's moments, which "
             "it cannot on a disk; set cpu"
         )
+    if stage == 1:
+        # Here gradients are summed in float32 and sent once, when a batch is complete. DeepSpeed would round them to
+        # bfloat16 for that, also on a single rank, with a copy of them all.
+        merged.setdefault("communication_data_type", "fp32")
     parameters = merged["optimizer"]["params"]
     if is_offloaded(zero, "offload_optimizer"):
         if on_gpu:

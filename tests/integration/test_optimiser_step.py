@@ -100,19 +100,21 @@ def trained(flattens, at_once=False):
         for index, last in enumerate((False, False, True)):
             inputs = torch.linspace(-1, index + 1, 20).reshape(4, 5).bfloat16()
             engine.backward(scale * engine.module(inputs).float().square().sum(), last=last)
+        summed = torch.cat(engine._optimizer.fp32_groups_gradients_flat)
+        rounded.append(torch.equal(summed, summed.bfloat16().float()))
         with Calls() as calls:
             norm = engine.step(1e-2)
         masters = torch.cat([each.detach().clone() for each in engine._optimizer.fp32_groups_flat_partition])
         found.append((None if norm is None else float(norm), masters, calls.count))
     return found
 
-same, norms, calls = [], [], []
+same, norms, calls, rounded = [], [], [], []
 at_once = [norm for norm, _, _ in trained(True, at_once=True)]  # hooks add gradients then, not the optimiser
 for one, other in zip(trained(True), trained(False)):
     same.append(torch.allclose(one[1], other[1], rtol=1e-5, atol=1e-8))
     norms.append((one[0], other[0]))
     calls.append((one[2], other[2]))
-print("RESULT " + json.dumps([same, norms, calls, at_once]))
+print("RESULT " + json.dumps([same, norms, calls, at_once, any(rounded[:3])]))
 sys.stdout.flush()
 os._exit(0)
 """
@@ -125,8 +127,9 @@ def test_flat_gradients_give_deepspeeds_weights_with_one_operation_for_all_param
     done = subprocess.run([sys.executable, "-c", FLAT, str(port)], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr[-3000:]
     line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT "))
-    same, norms, calls, at_once = json.loads(line.removeprefix("RESULT "))
+    same, norms, calls, at_once, is_rounded = json.loads(line.removeprefix("RESULT "))
     assert same == [True] * 5
+    assert not is_rounded, "the sums of three backward passes are float32 until the step"
     assert norms[3] == [None, None]
     assert all(flat == pytest.approx(of_each, rel=1e-5) for flat, of_each in [*norms[:3], norms[4]])
     assert [each for each in at_once if each] == pytest.approx([each for _, each in norms if each], rel=1e-2)

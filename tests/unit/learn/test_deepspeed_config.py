@@ -42,6 +42,14 @@ def test_a_value_of_the_file_is_used_where_the_run_says_nothing(tmp_path: Path) 
     assert found["gradient_clipping"] == 0.3
 
 
+def test_gradients_that_are_summed_before_they_are_sent_are_sent_in_float32(tmp_path: Path) -> None:
+    """Else DeepSpeed rounds the sums to bfloat16, also on one rank, with a copy of them all."""
+    found = [deepspeed_config(LearnerConfig(zero_stage=stage, dtype="bfloat16")) for stage in (1, 2, 3)]
+    assert [each.get("communication_data_type") for each in found] == ["fp32", None, None]
+    path = written(tmp_path, {"communication_data_type": "bf16"})
+    assert deepspeed_config(LearnerConfig(deepspeed=path))["communication_data_type"] == "bf16"
+
+
 SIZES = (
     "reduce_bucket_size",
     "allgather_bucket_size",
