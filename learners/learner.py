@@ -151,15 +151,20 @@ class Learner:
         """
         self._must_be_awake("to score turns")
         check_turns(turns, self.vocabulary_size)
-        scores = [_NO_SCORES] * len(turns)
+        scores, order = [_NO_SCORES] * len(turns), list[int]()
+        lengths, computed = list[int](), list[Tensor]()
         self._engine.module.eval()
         for micro_batch, counts in self._passes(turns, stand_in):
             logprobs = token_logprobs(self._engine.module, micro_batch, temperature)
             if counts:
-                found = np.split(logprobs.float().cpu().numpy(), np.cumsum(micro_batch.lengths)[:-1])
-                for index, values in zip(micro_batch.sample_indices, found, strict=True):
-                    scores[index] = values
+                order += micro_batch.sample_indices
+                lengths += micro_batch.lengths
+                computed.append(logprobs.float())
         self._engine.module.train()
+        if computed:  # read once: after each pass, a GPU would be waited for before the next one is given to it
+            values = torch.cat(computed).cpu().numpy()
+            for index, own in zip(order, np.split(values, np.cumsum(lengths)[:-1]), strict=True):
+                scores[index] = own
         if self._engine.module.device.type == "cpu":  # on a GPU, no micro-batch was in the host's memory
             release_freed_memory()
         return scores

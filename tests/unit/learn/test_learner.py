@@ -228,24 +228,29 @@ def test_rounds_keep_adams_moments_if_they_are_told_to(
 
 
 @pytest.mark.parametrize(("device", "num_trims"), [("cpu", 1), ("cuda", 0)])
-def test_scoring_trims_the_hosts_memory_only_where_the_batches_were_in_it(
+def test_scoring_reads_once_and_trims_the_hosts_memory_only_where_the_batches_were_in_it(
     device: str, num_trims: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a GPU nothing large is on the host: a trim is 20 ms for nothing. Nor is the GPU's cache emptied: what is freed
-    there is used by the next micro-batch, and to empty it waits for all kernels."""
+    there is used by the next micro-batch, and to empty it waits for all kernels, as every read does."""
     trims: list[str] = []
+    reads: list[torch.Tensor] = []
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: reads.append(tensor) or tensor)
     monkeypatch.setattr("learners.learner.release_freed_memory", lambda: trims.append("host"))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: trims.append("GPU"))
-    monkeypatch.setattr("learners.learner.token_logprobs", lambda *_: torch.zeros(2))
+    computed = {place: torch.full((2,), float(place)) for place in range(3)}
+    monkeypatch.setattr("learners.learner.token_logprobs", lambda _, each, *__: computed[each.sample_indices[0]])
     learner: Any = Learner.__new__(Learner)
     module = SimpleNamespace(device=torch.device(device), eval=lambda: None, train=lambda: None)
     learner._engine, learner.vocabulary_size = SimpleNamespace(module=module), 4
-    passes = [(SimpleNamespace(sample_indices=[place], lengths=[2]), True) for place in range(3)]
+    passes = [(SimpleNamespace(sample_indices=(place,), lengths=(2,)), True) for place in (2, 0, 1)]
     learner._passes = lambda turns, _: passes
 
-    assert [scores.tolist() for scores in learner.score([Sample((1,), (2, 3))] * 3)] == [[0.0, 0.0]] * 3
+    scores = learner.score([Sample((1,), (2, 3))] * 3)
 
+    assert [own.tolist() for own in scores] == [[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]
     assert trims == ["host"] * num_trims
+    assert len(reads) == 1
 
 
 def test_a_checkpoint_is_found_in_a_folder_whose_name_is_a_pattern(tmp_path: Path) -> None:
