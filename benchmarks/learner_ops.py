@@ -2,8 +2,8 @@
 
     python -m benchmarks.learner_ops                    about half a minute
 
-The counts are those that a GPU pays for: reads of a value (each waits until the GPU has done all that it was given),
-ATen calls (each a launch or more), and copies from the host. The last line is JSON.
+The counts are those that a GPU pays for: reads of a value and DeepSpeed's waits (until the GPU has done all that it was
+given), ATen calls (each a launch or more), and copies from the host. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from deepspeed.accelerator import get_accelerator
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -99,13 +100,14 @@ def tiny_learner(**settings: Any) -> Iterator[Learner]:
 
 
 def of_a_step(learner: Learner, num_games: int) -> dict[str, int]:
-    """Reads of a value and ATen calls of one optimiser step of this rank."""
+    """Reads of a value, waits of DeepSpeed for the device, and ATen calls of one optimiser step of this rank."""
     batch = Batch(tuple(games_of(num_games)))
-    learner.step(batch)
-    with Counts() as counts:
+    for _ in range(2):
+        learner.step(batch)
+    with patch.object(get_accelerator(), "synchronize") as waits, Counts() as counts:
         learner.step(batch)
     # The sums of the step are read by one call of tolist, which a CPU does not dispatch.
-    return {"reads": counts.reads + 1, "calls": counts.calls.total()}
+    return {"reads": counts.reads + 1, "waits": waits.call_count, "calls": counts.calls.total()}
 
 
 def of_a_loss(num_turns: int) -> dict[str, int]:

@@ -106,6 +106,8 @@ def _wanted(config: LearnerConfig) -> dict[str, Any]:
         },
         "zero_allow_untested_optimizer": True,
         "wall_clock_breakdown": False,
+        # Else every forward pass, from the third step on, would wait until the GPU has done all before it.
+        "timers": {"throughput": {"enabled": False}},
         "steps_per_print": 2**31 - 1,
     }
 

@@ -21,7 +21,7 @@ def test_a_step_reads_few_values_launches_few_operations_and_copies_little() -> 
     ended = subprocess.run([sys.executable, "-m", "benchmarks.learner_ops"], capture_output=True, text=True, cwd=ROOT)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     found = json.loads(ended.stdout.splitlines()[-1])
-    assert {of_step["reads"] for of_step in found["step"].values()} == {3}
+    assert {(of_step["reads"], of_step["waits"]) for of_step in found["step"].values()} == {(3, 0)}
     of_losses = {(of_loss["calls"], of_loss["reads"]) for of_loss in found["loss"]}
     assert len(of_losses) == 1, "as many for 2 turns as for 200"
     assert max(calls for calls, _ in of_losses) <= 150

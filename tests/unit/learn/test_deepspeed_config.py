@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+from deepspeed.utils.config import get_timers_config
 
 from learners.deepspeed_config import deepspeed_config, loads_in_parts
 from spag_ray.config.loading import parse_config, to_yaml
@@ -48,6 +49,10 @@ def test_gradients_that_are_summed_before_they_are_sent_are_sent_in_float32(tmp_
     assert [each.get("communication_data_type") for each in found] == ["fp32", None, None]
     path = written(tmp_path, {"communication_data_type": "bf16"})
     assert deepspeed_config(LearnerConfig(deepspeed=path))["communication_data_type"] == "bf16"
+
+
+def test_deepspeed_measures_no_time_for_which_it_waits_for_the_device() -> None:
+    assert not get_timers_config(deepspeed_config(LearnerConfig())).enabled
 
 
 SIZES = (
