@@ -52,7 +52,7 @@ class Setting:
     options: dict[str, Any]
 
 
-def _settings() -> list[Setting]:
+def settings() -> list[Setting]:
     large = {"max_tokens_per_microbatch": 16384}
     layers = {"compile": "layers"}
     return [
@@ -68,7 +68,7 @@ def _settings() -> list[Setting]:
             "7b, 90 games, ZeRO-2, checkpointing",
             "qwen2.5-7b",
             90,
-            {"zero_stage": 2, "gradient_checkpointing": True, **large},
+            {"zero_stage": 2, "gradient_checkpointing": True, "max_tokens_per_microbatch": 8192},  # 16,384 need 140 GiB
         ),
     ]
 
@@ -209,9 +209,9 @@ def main() -> None:
     options.shape = None
     place = place_of(options)
     names = [part.strip() for part in options.only.split(";") if part.strip()]
-    if unknown := [name for name in names if not any(name in each.name for each in _settings())]:
-        parser.error(f"--only: no setting has {unknown[0]!r} in its name: {', '.join(s.name for s in _settings())}")
-    chosen = [each for each in _settings() if not names or any(name in each.name for name in names)]
+    if unknown := [name for name in names if not any(name in each.name for each in settings())]:
+        parser.error(f"--only: no setting has {unknown[0]!r} in its name: {', '.join(s.name for s in settings())}")
+    chosen = [each for each in settings() if not names or any(name in each.name for name in names)]
     if not place.on_gpu:
         chosen = [replace(each, shape="tiny", num_games=2) for each in chosen if "compiled" not in each.name]
     rows = []

@@ -15,15 +15,26 @@ from actors.lm_eval_tasks import Shelf
 from benchmarks import machine, reasoning_gym_tasks
 from benchmarks.learner import QUICK_GAMES, Measured, result_of
 from benchmarks.learner_games import games_of, without_listening
-from benchmarks.learner_steps import gaps
+from benchmarks.learner_steps import gaps, settings
 from benchmarks.learner_ways import GAMES_PER_STEP, Timing, padded_batches
 from benchmarks.machine import LOOKS_ONLY, ROOM_GIB, Card, Place, add_arguments, place_of
 from benchmarks.stream_restart import whole_versions
 from benchmarks.weight_sync import together, why_not
 from benchmarks.workers import Worker, forked
+from cluster.gpu_check.check import GIB
+from cluster.gpu_check.learner_checks import planned_bytes
 from learners.utilization import StepCost
+from spag_ray.config.parts import LearnerConfig
 
 SMALL, LARGE = Card("a small card", 23.6, 1), Card("a large card", 79.6, 2)
+
+
+def test_steps_are_measured_in_settings_that_an_h200_has_room_for() -> None:
+    for setting in settings():
+        config = LearnerConfig(**setting.options, dtype="bfloat16", num_gpus=1.0)
+        assert planned_bytes(setting.shape, config) / GIB < 137, (
+            f"{setting.name}: of 139.8, and 1 to 2 are the libraries'"
+        )
 
 
 def placed(monkeypatch: pytest.MonkeyPatch, card: Card | None, *options: str) -> Place:
