@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from learners.deepspeed_config import deepspeed_config
+from learners.flat_gradients import flatten_gradients, free_added_gradients
 from learners.sleeping import DeviceMemory, tensors_of, weights_of
 from spag_ray.config.parts import LearnerConfig
 from spag_ray.errors import LearnerError, RunFolderError
@@ -80,6 +81,8 @@ class TrainingEngine:
         # DeepSpeed checks for non-finite gradients only with bfloat16 and with ZeRO-3; float32 may have them too.
         if hasattr(self._optimizer, "check_grad_overflow"):
             self._optimizer.check_grad_overflow = True
+        if self._zero_stage == 2:
+            free_added_gradients(self._optimizer)
         if self._zero_stage in (1, 2):
             # Before that check of the norm, DeepSpeed would wait for the device to say if any gradient is not finite.
             self._optimizer.check_overflow = lambda *_, **__: None
@@ -224,47 +227,6 @@ def compile_layers(module: nn.Module) -> None:
             layer.compile(dynamic=True)
         return
     raise LearnerError(f"learner.compile: layers is not possible here: {reason}; set learner.compile: off")
-
-
-def flatten_gradients(optimizer: Any) -> None:
-    """Keep the gradients of DeepSpeed's optimiser for ZeRO-1 in bfloat16 in one flat tensor beside its flat weights.
-    `optimizer`: a BF16_Optimizer (deepspeed/runtime/bf16_optimizer.py, 0.19.8), of which four methods are replaced.
-
-    DeepSpeed adds each parameter's gradient to the float32 ones, takes its norm and scales it by itself: several
-    kernels a parameter and step, each of which costs the host more time than the GPU where a model is small. Over flat
-    tensors it is one of each, and the sums are the same; only the gradient's norm is added up in another order.
-    """
-    own = [torch.zeros_like(weights) for weights in optimizer.bf16_groups_flat]  # bfloat16, of one backward pass
-    summed = optimizer.fp32_groups_gradients_flat
-    views = []
-    for flat, group in zip(own, optimizer.bf16_groups, strict=True):
-        sizes = [parameter.numel() for parameter in group]
-        parts = flat[: sum(sizes)].split(sizes)  # what is left is padding
-        views += [(parameter, part.view_as(parameter)) for parameter, part in zip(group, parts, strict=True)]
-
-    def clear_own(set_to_none: bool = False) -> None:
-        for flat in own:
-            flat.zero_()
-        for parameter, view in views:
-            parameter.grad = view
-
-    @torch.no_grad()
-    def add_to_sums(clear_lp_grads: bool = False) -> None:
-        for flat, total in zip(own, summed, strict=True):
-            total.add_(flat)
-
-    def clear_sums() -> None:
-        for total in summed:
-            total.zero_()
-
-    def for_norm(for_clipping: bool = False) -> Any:
-        return list(summed) if for_clipping else (list(summed), {})
-
-    optimizer.clear_lp_grads = clear_own
-    optimizer.update_hp_grads = add_to_sums
-    optimizer.clear_hp_grads = clear_sums
-    optimizer.get_grads_for_norm = for_norm
-    clear_own()
 
 
 class Partition:

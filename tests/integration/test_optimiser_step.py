@@ -134,3 +134,56 @@ def test_flat_gradients_give_deepspeeds_weights_with_one_operation_for_all_param
     assert all(flat == pytest.approx(of_each, rel=1e-5) for flat, of_each in [*norms[:3], norms[4]])
     assert [each for each in at_once if each] == pytest.approx([each for _, each in norms if each], rel=1e-2)
     assert all(flat < 40 < 100 < of_each for flat, of_each in [*calls[1:3], calls[4]]), calls
+
+
+FREED = """
+import json, os, sys
+import torch
+import learners.engine
+from learners.engine import TrainingEngine, World
+from spag_ray.config.parts import LearnerConfig
+
+port, free, settings = sys.argv[1], learners.engine.free_added_gradients, learners.engine.deepspeed_config
+
+def trained(frees):
+    def with_small_buckets(config, on_gpu):
+        found = settings(config, on_gpu)
+        return {**found, "zero_optimization": {"stage": 2, "reduce_bucket_size": 20}}  # a weight has 25 numbers
+
+    learners.engine.free_added_gradients = free if frees else lambda optimizer: None
+    learners.engine.deepspeed_config = with_small_buckets
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(torch.nn.Linear(5, 5) for _ in range(9))).bfloat16()
+    engine = TrainingEngine(model, LearnerConfig(zero_stage=2, dtype="bfloat16"), World(master=f"127.0.0.1:{port}"))
+    optimizer, left = engine._optimizer, []
+    clear = optimizer._clear_param_grad_only
+
+    def at_the_end_of_a_pass():
+        left.append(sum(each.grad is not None and each.grad.numel() == 25 for each in model.parameters()))
+        clear()
+
+    optimizer._clear_param_grad_only = at_the_end_of_a_pass
+    for _ in range(2):
+        for last in (False, True):
+            engine.backward(engine.module(torch.ones(2, 5).bfloat16()).float().square().sum(), last=last)
+        assert engine.step(1e-2) is not None
+    return left, torch.cat([each.detach().clone() for each in optimizer.single_partition_of_fp32_groups])
+
+(left, mine), (left_by_deepspeed, theirs) = trained(True), trained(False)
+print("RESULT " + json.dumps([left, left_by_deepspeed, torch.equal(mine, theirs)]))
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+def test_with_zero_2_no_gradient_is_left_at_the_end_of_a_backward_pass_and_the_weights_are_deepspeeds() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    done = subprocess.run([sys.executable, "-c", FREED, str(port)], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-3000:]
+    line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT "))
+    left, left_by_deepspeed, are_the_same = json.loads(line.removeprefix("RESULT "))
+    assert left == [0] * 4
+    assert left_by_deepspeed == [9] * 4, "those that are larger than a bucket"
+    assert are_the_same

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from learners.engine import flatten_gradients
+from learners.flat_gradients import flatten_gradients, free_added_gradients
 
 
 def optimizer_of(*groups: list[nn.Parameter], padding: int = 1) -> Any:
@@ -61,3 +61,19 @@ def test_norm_and_clipping_are_given_one_tensor_for_each_group() -> None:
     assert [len(each) for each in for_norm] == [len(each) for each in clipped] == [8, 2]
     clipped[0].add_(1.0)
     assert optimizer.fp32_groups_gradients_flat[0].sum() == 8.0, "they are scaled in place"
+
+
+def test_a_gradient_is_freed_when_the_float32_sums_have_it() -> None:
+    first, second = parameters((2,), (2,))
+    added: list[Any] = []
+    optimizer: Any = SimpleNamespace(
+        copy_grads_in_partition=lambda each, group: added.append((each.grad, group)),
+        _use_compact_grad_partition_buffer=lambda group: group == 0,  # group 1 has no such sums
+    )
+    free_added_gradients(optimizer)
+    (first.sum() + second.sum()).backward()
+    for group, each in enumerate((first, second)):
+        optimizer.copy_grads_in_partition(each, group)
+    assert [(grad.tolist(), group) for grad, group in added] == [([1.0, 1.0], 0), ([1.0, 1.0], 1)]
+    assert first.grad is None
+    assert second.grad is not None
