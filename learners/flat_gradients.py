@@ -14,7 +14,7 @@ import torch
 
 
 def flatten_gradients(optimizer: Any) -> None:
-    """`optimizer`: a BF16_Optimizer (deepspeed/runtime/bf16_optimizer.py, 0.19.8), of which four methods are replaced:
+    """`optimizer`: a BF16_Optimizer (deepspeed/runtime/bf16_optimizer.py, 0.19.8), of which five methods are replaced:
     backward passes add to views of flat tensors."""
     own = [torch.zeros_like(weights) for weights in optimizer.bf16_groups_flat]  # bfloat16, of one backward pass
     summed = optimizer.fp32_groups_gradients_flat
@@ -43,6 +43,7 @@ def flatten_gradients(optimizer: Any) -> None:
         return list(summed) if for_clipping else (list(summed), {})
 
     optimizer.clear_lp_grads = clear_own
+    optimizer.zero_grad = clear_own  # DeepSpeed calls it after a step, which has cleared the sums
     optimizer.update_hp_grads = add_to_sums
     optimizer.clear_hp_grads = clear_sums
     optimizer.get_grads_for_norm = for_norm
