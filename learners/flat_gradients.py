@@ -18,11 +18,11 @@ def flatten_gradients(optimizer: Any) -> None:
     backward passes add to views of flat tensors."""
     own = [torch.zeros_like(weights) for weights in optimizer.bf16_groups_flat]  # bfloat16, of one backward pass
     summed = optimizer.fp32_groups_gradients_flat
-    views = [
-        (parameter, part.view_as(parameter))
-        for flat, group in zip(own, optimizer.bf16_groups, strict=True)
-        for parameter, part in zip(group, flat.split(_sizes(group, len(flat))), strict=False)  # the last one is padding
-    ]
+    views: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
+    for flat, group in zip(own, optimizer.bf16_groups, strict=True):
+        sizes = [parameter.numel() for parameter in group]
+        parts = flat[: sum(sizes)].split(sizes)  # what follows is padding
+        views += [(parameter, part.view_as(parameter)) for parameter, part in zip(group, parts, strict=True)]
 
     def clear_own(set_to_none: bool = False) -> None:
         for flat in own:
@@ -48,11 +48,6 @@ def flatten_gradients(optimizer: Any) -> None:
     optimizer.clear_hp_grads = clear_sums
     optimizer.get_grads_for_norm = for_norm
     clear_own()
-
-
-def _sizes(group: list[torch.nn.Parameter], length: int) -> list[int]:
-    sizes = [parameter.numel() for parameter in group]
-    return [*sizes, length - sum(sizes)]
 
 
 def free_added_gradients(optimizer: Any) -> None:
