@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from learners.deepspeed_config import deepspeed_config
-from learners.flat_gradients import flatten_gradients, free_added_gradients
+from learners.flat_gradients import flatten_gradients, free_added_gradients, take_norm_at_once
 from learners.sleeping import DeviceMemory, tensors_of, weights_of
 from spag_ray.config.parts import LearnerConfig
 from spag_ray.errors import LearnerError, RunFolderError
@@ -83,6 +83,7 @@ class TrainingEngine:
             self._optimizer.check_grad_overflow = True
         if self._zero_stage == 2:
             free_added_gradients(self._optimizer)
+            take_norm_at_once(self._optimizer)
         if self._zero_stage in (1, 2):
             # Before that check of the norm, DeepSpeed would wait for the device to say if any gradient is not finite.
             self._optimizer.check_overflow = lambda *_, **__: None

@@ -1,5 +1,5 @@
 """Gradients of DeepSpeed's optimisers: with ZeRO-1 in bfloat16 in one flat tensor beside the flat weights, with ZeRO-2
-freed when they have been added up.
+freed when they have been added up, and their norm taken at once.
 
 With ZeRO-1 DeepSpeed adds each parameter's gradient to the float32 ones, takes its norm and scales it by itself:
 several kernels a parameter and step, each of which costs the host more time than the GPU where a model is small. Over
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import deepspeed.comm
 import torch
 
 
@@ -62,3 +63,20 @@ def free_added_gradients(optimizer: Any) -> None:
             parameter.grad = None
 
     optimizer.copy_grads_in_partition = add_and_free
+
+
+def take_norm_at_once(optimizer: Any) -> None:
+    """`optimizer`: as above. It would take the norm of each gradient by itself, of a float64 copy: two kernels and more
+    for each parameter. Its float32 sums are views of one flat tensor, padded with zeros."""
+    of_each = optimizer.get_grad_norm_direct
+
+    def of_all(gradients: Any, parameters: Any, norm_type: int = 2) -> torch.Tensor:
+        flat = getattr(gradients, "flat_partition", None)
+        if flat is None:
+            found: torch.Tensor = of_each(gradients, parameters, norm_type)
+            return found
+        squared = flat.norm().square()
+        deepspeed.comm.all_reduce(squared, group=optimizer.dp_process_group)
+        return squared.sqrt()
+
+    optimizer.get_grad_norm_direct = of_all

@@ -139,23 +139,32 @@ def test_flat_gradients_give_deepspeeds_weights_with_one_operation_for_all_param
 FREED = """
 import json, os, sys
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 import learners.engine
 from learners.engine import TrainingEngine, World
 from spag_ray.config.parts import LearnerConfig
 
-port, free, settings = sys.argv[1], learners.engine.free_added_gradients, learners.engine.deepspeed_config
+port, settings = sys.argv[1], learners.engine.deepspeed_config
+ours = {name: getattr(learners.engine, name) for name in ("free_added_gradients", "take_norm_at_once")}
 
-def trained(frees):
+class Calls(TorchDispatchMode):
+    count = 0
+    def __torch_dispatch__(self, operation, types, arguments=(), options=None):
+        self.count += 1
+        return operation(*arguments, **(options or {}))
+
+def trained(is_ours):
     def with_small_buckets(config, on_gpu):
         found = settings(config, on_gpu)
         return {**found, "zero_optimization": {"stage": 2, "reduce_bucket_size": 20}}  # a weight has 25 numbers
 
-    learners.engine.free_added_gradients = free if frees else lambda optimizer: None
+    for name, own in ours.items():
+        setattr(learners.engine, name, own if is_ours else lambda optimizer: None)
     learners.engine.deepspeed_config = with_small_buckets
     torch.manual_seed(0)
     model = torch.nn.Sequential(*(torch.nn.Linear(5, 5) for _ in range(9))).bfloat16()
     engine = TrainingEngine(model, LearnerConfig(zero_stage=2, dtype="bfloat16"), World(master=f"127.0.0.1:{port}"))
-    optimizer, left = engine._optimizer, []
+    optimizer, left, norms = engine._optimizer, [], []
     clear = optimizer._clear_param_grad_only
 
     def at_the_end_of_a_pass():
@@ -166,24 +175,31 @@ def trained(frees):
     for _ in range(2):
         for last in (False, True):
             engine.backward(engine.module(torch.ones(2, 5).bfloat16()).float().square().sum(), last=last)
-        assert engine.step(1e-2) is not None
-    return left, torch.cat([each.detach().clone() for each in optimizer.single_partition_of_fp32_groups])
+        with Calls() as calls:
+            norms.append(float(engine.step(1e-2)))
+    masters = torch.cat([each.detach().clone() for each in optimizer.single_partition_of_fp32_groups])
+    engine.backward(engine.module(torch.ones(2, 5).bfloat16()).float().sum() * float("nan"), last=True)
+    assert engine.step(1e-2) is None
+    return left[:4], norms, calls.count, masters
 
-(left, mine), (left_by_deepspeed, theirs) = trained(True), trained(False)
-print("RESULT " + json.dumps([left, left_by_deepspeed, torch.equal(mine, theirs)]))
+mine, theirs = trained(True), trained(False)
+is_same = torch.allclose(mine[3], theirs[3], rtol=1e-5, atol=1e-8)
+print("RESULT " + json.dumps([mine[:3], theirs[:3], is_same]))
 sys.stdout.flush()
 os._exit(0)
 """
 
 
-def test_with_zero_2_no_gradient_is_left_at_the_end_of_a_backward_pass_and_the_weights_are_deepspeeds() -> None:
+def test_zero_2_leaves_no_gradient_takes_one_norm_and_has_the_weights_of_deepspeed() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     done = subprocess.run([sys.executable, "-c", FREED, str(port)], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr[-3000:]
     line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT "))
-    left, left_by_deepspeed, are_the_same = json.loads(line.removeprefix("RESULT "))
+    (left, norms, calls), (left_by_deepspeed, its_norms, its_calls), is_same = json.loads(line.removeprefix("RESULT "))
     assert left == [0] * 4
     assert left_by_deepspeed == [9] * 4, "those that are larger than a bucket"
-    assert are_the_same
+    assert norms == pytest.approx(its_norms, rel=1e-5)
+    assert is_same
+    assert calls < its_calls - 2 * 18, "the norm is of 18 parameters"

@@ -3,10 +3,11 @@
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
-from learners.flat_gradients import flatten_gradients, free_added_gradients
+from learners.flat_gradients import flatten_gradients, free_added_gradients, take_norm_at_once
 
 
 def optimizer_of(*groups: list[nn.Parameter], padding: int = 1) -> Any:
@@ -77,3 +78,12 @@ def test_a_gradient_is_freed_when_the_float32_sums_have_it() -> None:
     assert [(grad.tolist(), group) for grad, group in added] == [([1.0, 1.0], 0), ([1.0, 1.0], 1)]
     assert first.grad is None
     assert second.grad is not None
+
+
+def test_the_norm_is_that_of_all_ranks_flat_sums_where_there_are_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deepspeed.comm.all_reduce", lambda squared, group: squared.mul_(4))  # four ranks with the same
+    optimizer: Any = SimpleNamespace(get_grad_norm_direct=lambda *_: torch.tensor(7.0), dp_process_group=None)
+    take_norm_at_once(optimizer)
+    flat = torch.tensor([3.0, 4.0, 0.0])
+    assert optimizer.get_grad_norm_direct(SimpleNamespace(flat_partition=flat), []) == 10.0
+    assert optimizer.get_grad_norm_direct([flat], []) == 7.0
