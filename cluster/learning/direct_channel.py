@@ -25,6 +25,9 @@ from spag_ray.channels.base import ChannelBrokenError
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import LearnersLostError, WeightSyncError
 
+# For the answers of engines that wait, inside of NCCL, for one that is gone. Only one that was ready just then has one.
+AFTER_A_LOSS_S = 5.0  # less than what the sender waits longer than its client (nccl.py)
+
 
 @dataclass
 class SendReport:
@@ -72,7 +75,7 @@ class EngineClient:
         self._all(lambda _, engine: engine.handle.begin_update.remote(self._in_flight), within_s=self._begin_within_s)
 
     def update_weights(self, update_info: Any) -> None:
-        self._all(lambda _, engine: engine.handle.take_update.remote(update_info))
+        self._all(lambda _, engine: engine.handle.take_update.remote(update_info), is_together=True)
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
         self._all(lambda _, engine: engine.handle.end_update.remote(self.version), is_joint=False)
@@ -82,20 +85,45 @@ class EngineClient:
         self._answers.check(f"version {self.version} was not taken by ")
 
     def _all(
-        self, call: Callable[[int, Engine], Ref[None]], is_joint: bool = True, within_s: float | None = None
+        self,
+        call: Callable[[int, Engine], Ref[None]],
+        is_joint: bool = True,
+        is_together: bool = False,
+        within_s: float | None = None,
     ) -> None:
-        """`is_joint`: the sender may take part in this call, and wait for an engine that is gone."""
+        """`is_joint`: the sender may take part in this call, and wait for an engine that is gone. `is_together`: so may
+        the other engines, which then never answer."""
         refs = [call(index, engine) for index, engine in enumerate(self._engines)]
-        answers = gather(self._engines, refs, within_s or self.timeout_s)
+        until = time.monotonic() + (within_s or self.timeout_s)
+        is_broken = is_together and self._is_broken_by_a_loss(refs, until)
+        left_s = AFTER_A_LOSS_S if is_broken else max(0.1, until - time.monotonic())
+        answers = gather(self._engines, refs, left_s)
         self._engines = list(answers.found)
         self.lost |= {engine.name: reason for engine, reason in answers.lost.items()}
         self._answers.lost |= answers.lost
         self._answers.refused += answers.refused
         self._answers.found = answers.found
-        is_broken = is_joint and bool(answers.lost) and self.abort()
+        is_broken = is_broken or (is_joint and bool(answers.lost) and self.abort())
         self.check()
         if is_broken:
             raise ChannelBrokenError("; ".join(answers.lost.values()))
+
+    def _is_broken_by_a_loss(self, refs: Sequence[Ref[None]], until: float) -> bool:
+        """Wait until all have answered, or one is lost and the channel broke by that."""
+        pending = list(refs)
+        while pending and (left_s := until - time.monotonic()) > 0:
+            done, pending = ray.wait(pending, num_returns=1, timeout=left_s)
+            if any(map(_has_failed, done)) and self.abort():
+                return True
+        return False
+
+
+def _has_failed(ref: Ref[None]) -> bool:
+    try:
+        ray.get(ref, timeout=0)
+    except ray.exceptions.RayError as error:
+        return not isinstance(error, ray.exceptions.GetTimeoutError)
+    return False
 
 
 @dataclass

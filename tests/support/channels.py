@@ -279,7 +279,9 @@ def local_ray() -> Any:
 
     def wait(refs: Sequence[Any], num_returns: int, timeout: float, **_: Any) -> tuple[list[Any], list[Any]]:
         futures = [ref for ref in refs if isinstance(ref, concurrent.futures.Future)]
-        late = concurrent.futures.wait(futures, timeout).not_done
+        first = num_returns < len(futures)
+        ends = concurrent.futures.FIRST_COMPLETED if first else concurrent.futures.ALL_COMPLETED
+        late = concurrent.futures.wait(futures, timeout, ends).not_done
         return [ref for ref in refs if ref not in late], list(late)
 
     def get(ref: Any, **_: Any) -> Any:

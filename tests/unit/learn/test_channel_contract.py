@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from cluster.learning import direct_channel
 from learners.export import Exporter
 from spag_ray.channels import nccl
 from spag_ray.channels.base import CHANNELS, Entry
@@ -35,6 +36,7 @@ def net(monkeypatch: pytest.MonkeyPatch) -> Iterator[NcclNet]:
     monkeypatch.setitem(CHANNELS, "toy", TOY)
     use_local_ray(monkeypatch)
     monkeypatch.setattr(nccl, "_GRACE_S", 1.0)
+    monkeypatch.setattr(direct_channel, "AFTER_A_LOSS_S", 0.5)
     net = without_cuda(monkeypatch)
     yield net
     net.close()
@@ -157,6 +159,22 @@ def test_an_engine_is_lost_and_the_others_play_in_time(channel: str, call: str, 
             found = engine.handle
             check_plays(found, exporter, 3)
         assert newcomer in [engine.handle for engine in fleet.engines]
+
+
+def test_a_broadcast_ends_soon_after_an_engine_is_known_to_have_died(exporter: Exporter) -> None:
+    """The others are stuck in it: they are not waited for until `sync.timeout_s`."""
+    fleet = Fleet(exporter, "nccl", BUCKET_BYTES, timeout_s=60.0)
+    try:
+        handles = [fleet.add() for _ in range(3)]
+        fleet.publish(1)
+        handles[1].dies_at = "take_update"
+        began = time.monotonic()
+        report, lost = fleet.publish(2)
+        assert time.monotonic() - began < 10
+        assert report.broken_channels
+        assert len(lost) == 3
+    finally:
+        fleet.close()
 
 
 @pytest.mark.parametrize("fate", ["dies_at", "hangs_at"])
