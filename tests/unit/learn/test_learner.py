@@ -235,7 +235,12 @@ def test_scoring_reads_once_and_trims_the_hosts_memory_only_where_the_batches_we
     there is used by the next micro-batch, and to empty it waits for all kernels, as every read does."""
     trims: list[str] = []
     reads: list[torch.Tensor] = []
-    monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: reads.append(tensor) or tensor)
+
+    def read(tensor: torch.Tensor) -> torch.Tensor:
+        reads.append(tensor)
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "cpu", read)
     monkeypatch.setattr("learners.learner.release_freed_memory", lambda: trims.append("host"))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: trims.append("GPU"))
     computed = {place: torch.full((2,), float(place)) for place in range(3)}
