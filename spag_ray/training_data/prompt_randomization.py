@@ -20,7 +20,7 @@ from spag_ray.episodes.episode import Episode
 from spag_ray.errors import ConfigError
 from spag_ray.game.rules import Role
 from spag_ray.game.turn import Turn
-from spag_ray.games.taboo.prompt_file import check_line, filled, read_prompts
+from spag_ray.games.taboo.prompt_file import MARKS, check_line, check_marks, filled, read_prompts
 from spag_ray.tokens import PUBLISHED_MAX_TOKENS, Tokenizer, published_ids
 
 Piece = Literal["{rules}", "{dialogue}", "{task}"]
@@ -67,6 +67,8 @@ def load_varied(name: str) -> VariedPrompts:
     path, prompts = read_prompts(name, VariedPrompts, "a file of varied prompts")
     if set(prompts.tasks) != set(Role) or any(set(names) != set(Role) for names in prompts.names):
         raise ConfigError(f"{path}: tasks and every pair of names need an attacker and a defender")
+    for text in (*prompts.wordings, *prompts.tasks.values()):
+        check_marks(path, text, [*MARKS, *Role])
     if "{target_word}" not in prompts.tasks[Role.ATTACKER]:
         raise ConfigError(f"{path}: the attacker's task never tells the {{target_word}}; add it")
     if "{target_word}" in prompts.tasks[Role.DEFENDER] or any("{target_word}" in text for text in prompts.wordings):

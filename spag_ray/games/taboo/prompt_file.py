@@ -6,6 +6,7 @@ template.rules(Role.ATTACKER, "river", max_turns=4)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from spag_ray.config.faults import first_fault
 from spag_ray.config.shipped import find_config
-from spag_ray.errors import ConfigError
+from spag_ray.errors import ConfigError, nearest
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.game.turn import one_line
 from spag_ray.games.taboo.referee.guess import says_claim
@@ -23,6 +24,7 @@ from spag_ray.games.taboo.referee.judge import judge_turn
 from spag_ray.plain_yaml import parse_yaml
 
 GUESSES = "{max_guesses}"
+MARKS = ("target_word", "max_turns")  # in braces, in the texts of every file of prompts
 
 
 class Wording(BaseModel):
@@ -121,6 +123,8 @@ def load_template(name: str) -> PromptTemplate:
             raise ConfigError(f"{path}: wording {index} never tells the attacker the {{target_word}}; add it")
         if "{target_word}" in wording.defender:
             raise ConfigError(f"{path}: wording {index} tells the defender the {{target_word}}; take it out")
+    for text in (*template.wordings, *filter(None, [template.instructions])):
+        check_marks(path, f"{text.attacker} {text.defender}", [*MARKS, GUESSES.strip("{}")])
     if template.speakers.keys() != set(Role):
         raise ConfigError(f"{path}: speakers: give a name to the attacker and to the defender")
     check_line(path, "line", template.line)
@@ -131,6 +135,13 @@ def load_template(name: str) -> PromptTemplate:
     if template.instructions is not None and "{target_word}" in template.instructions.defender:
         raise ConfigError(f"{path}: the defender's instruction holds the {{target_word}}; take it out")
     return template
+
+
+def check_marks(path: Path, text: str, known: Iterable[str]) -> None:
+    """Raises ConfigError for a misspelt mark, which players would read as it is. Other braces are the user's own."""
+    for name in re.findall(r"\{(\w+)\}", text):
+        if name not in known and (near := nearest(name, known)):
+            raise ConfigError(f"{path}: {{{name}}} is no mark, so players would read it as it is; write {{{near}}}")
 
 
 def check_line(path: Path, key: str, line: str) -> None:

@@ -142,6 +142,12 @@ def test_a_users_prompt_file_is_read_and_a_leaking_one_is_refused(tmp_path: Path
     silent.write_text("style: chat\nwordings: [{attacker: 'Play.', defender: 'Guess.'}]\n")
     with pytest.raises(ConfigError, match="never tells the attacker"):
         load_template(str(silent))
+    misspelt = tmp_path / "misspelt.yaml"
+    misspelt.write_text(
+        "style: chat\nwordings: [{attacker: '{target_word}, {max_turn} turns', defender: 'Guess {one}.'}]\n"
+    )
+    with pytest.raises(ConfigError, match=r"misspelt.yaml: \{max_turn\} is no mark, .*; write \{max_turns\}"):
+        load_template(str(misspelt))
 
 
 def test_the_example_of_the_page_on_prompts_is_read_and_its_claim_is_a_guess(tmp_path: Path) -> None:
