@@ -34,7 +34,8 @@ def resolve_model(name: str, others: Iterable[str] = ()) -> str:
         return str(_converted_smollm2())
     folder = Path(os.path.expanduser(name))
     if not folder.is_dir():
-        told = f"{name}: no such model folder; give a folder with config.json and weights, or `{BUILT_IN}`"
+        what = "a file, and a model is a folder" if folder.is_file() else "no such model folder"
+        told = f"{name}: {what}; give a folder with config.json and weights, or `{BUILT_IN}`"
         raise ModelError(told + meant_path(folder, [BUILT_IN, *others]))
     if (folder / "adapter_config.json").is_file():
         raise ModelError(

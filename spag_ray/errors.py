@@ -40,9 +40,8 @@ def nearest_path(missing: str | Path, others: Iterable[str] = ()) -> str | None:
     missing = Path(missing)
     kind = missing.suffix if missing.suffix in _KINDS_OF_FILE else ""
     try:
-        found = {
-            each.name.removesuffix(kind): str(each) for each in missing.parent.iterdir() if each.name.endswith(kind)
-        }
+        others_beside = (each for each in missing.parent.iterdir() if each.name != missing.name)
+        found = {each.name.removesuffix(kind): str(each) for each in others_beside if each.name.endswith(kind)}
     except (OSError, ValueError):  # no such folder, one that may not be read, a name that is none
         found = {}
     if len(missing.parts) == 1:

@@ -143,7 +143,10 @@ def _apply_override(data: dict[str, Any], override: str) -> None:
     part: Any = data
     for parent in parents:
         if isinstance(part, list):  # its entries have their places as keys
-            part = part[int(parent)] if parent.isdecimal() and int(parent) < len(part) else None
+            if not parent.isdecimal() or int(parent) >= len(part):
+                there = ", ".join(map(str, range(len(part))))
+                raise ConfigError(f"-o {key.strip()}: the list has no entry {parent}; it has {there or 'none'}")
+            part = part[int(parent)]
         else:
             if part.get(parent) is None:  # absent, or left empty
                 part[parent] = {}

@@ -71,11 +71,12 @@ def game_maker(name: str, config: RunConfig | None = None) -> Callable[[], Game]
     if ":" not in name:
         known = {point.name: point for point in entry_points(group=GROUP)}
         if name not in known:
+            if name in _PACKAGES_OF_GAMES:
+                raise ConfigError(f"game.name: {name}: which of its environments? Write {name}:ENV")
             names = [*SHIPPED, *sorted(known)]
-            raise ConfigError(
-                f"game.name: {name} is not known; there are {', '.join(names)}, or name your own as my_module:MyGame"
-                f"{meant(name, [*names, *_PACKAGES_OF_GAMES])}"
-            )
+            own = f"{name if name.endswith('.py') else 'my_module'}:MyGame"
+            told = f"game.name: {name} is not known; there are {', '.join(names)}, or name your own as {own}"
+            raise ConfigError(told + meant(name, [*names, *_PACKAGES_OF_GAMES]))
         try:
             found = known[name].load()
         except Exception as error:

@@ -23,6 +23,9 @@ def test_a_folder_that_is_no_model_is_refused_with_what_it_lacks(tmp_path: Path)
         resolve_model(str(tmp_path))
     with pytest.raises(ModelError, match="no such model folder"):
         resolve_model(str(tmp_path / "absent"))
+    (tmp_path / "model.gguf").touch()
+    with pytest.raises(ModelError, match=r"a file, and a model is a folder; [^;]*$"):
+        resolve_model(str(tmp_path / "model.gguf"))
 
 
 @pytest.mark.parametrize("is_cut_off", [False, True])

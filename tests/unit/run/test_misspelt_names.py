@@ -126,4 +126,5 @@ def test_a_path_may_mean_what_is_beside_it_of_the_same_kind(folder: Path) -> Non
     assert nearest_path("runs/wintre") == "runs/winter"
     assert nearest_path("Qwen2.5-135M-Instruct", ["smollm2-135m-instruct"]) == "smollm2-135m-instruct"
     assert nearest_path("/models/Qwen2.5-135M-Instruct", ["smollm2-135m-instruct"]) is None, "it is no bare name"
+    assert nearest_path("card_game.py") is None, "it is there"
     assert nearest_path("cars.py") is None, "`.py` alone makes no likeness"
