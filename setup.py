@@ -122,7 +122,7 @@ setup(
     install_requires=INSTALL_REQUIRES,
     extras_require=EXTRAS_REQUIRE,
     entry_points={
-        "console_scripts": ["spag-ray = cluster.cli:main"],
+        "console_scripts": ["spag-ray = spag_ray.__main__:main"],
         "vllm.general_plugins": ["spag_ray = actors.vllm_models.plugin:register"],
     },
     cmdclass={"build_py": BuildWithConfigs},

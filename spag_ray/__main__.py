@@ -1,5 +1,16 @@
-"""`python -m spag_ray` is the command line. Only here this floor calls a higher one."""
+"""`python -m spag_ray` and `spag-ray`: the command line. Only here this floor calls a higher one."""
 
-from cluster.cli import main
+import sys
 
-main()
+
+def main() -> None:
+    """The console script."""
+    try:
+        from cluster.cli import main as command_line
+    except KeyboardInterrupt:  # imports take seconds, on a slow disk a minute
+        sys.exit("Aborted.")
+    command_line()
+
+
+if __name__ == "__main__":
+    main()

@@ -15,6 +15,7 @@ import pytest
 import typer.main
 from rich.console import Console
 
+import spag_ray.__main__
 from cluster.cli import app
 from cluster.commands.evaluate import with_tasks
 from cluster.commands.match import MatchWanted, run_match
@@ -507,3 +508,14 @@ def test_a_run_goes_on_when_whoever_reads_its_output_has_gone() -> None:
     assert process.stderr is not None
     assert process.stderr.read().strip() == "to the end"
     assert process.wait(20) == 0
+
+
+def test_an_interrupt_while_the_command_line_is_imported_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupts:
+        def find_spec(self, *_: object) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "cluster.cli")
+    monkeypatch.setattr(sys, "meta_path", [Interrupts()])
+    with pytest.raises(SystemExit, match=r"^Aborted\.$"):
+        spag_ray.__main__.main()
