@@ -76,8 +76,7 @@ def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease
             except StopRequestedError as stopped:
                 raise StopRequestedError(f"{stopped}; {again}") from None
             except CollapseError as error:
-                options = shlex.join(["--resume", "--run-dir", str(folder), "-o", "self_play.on_collapse=warn"])
-                raise CollapseError(f"{error}; to continue anyway: {options}") from None
+                raise CollapseError(f"{error}; {again} -o self_play.on_collapse=warn") from None
     names = names_by_game(config)
     for name, its in names.items():
         own = of_game(results, name)

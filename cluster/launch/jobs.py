@@ -204,11 +204,8 @@ def job_client(address: str) -> Any:
         try:
             return BoundedClient(address)
         except (OSError, LookupError, TypeError, ValueError) as error:  # another server's answer, which Ray cannot read
-            if isinstance(error, ConnectionError):
-                raise
-            raise ConnectionError(
-                f"no dashboard of Ray answers there ({first_line(error)}); its port is 8265"
-            ) from error
+            told = f"no dashboard of Ray answers there ({first_line(error)}); is the cluster up? Its port is 8265"
+            raise ConnectionError(told) from error
 
 
 @contextlib.contextmanager
