@@ -25,6 +25,7 @@ REMEDIES = {
     "split": "add scenarios or take one out, or set is_exhaustive if they are all that can happen",
     "once": "let __init__ need nothing that is gone after the first time: every process makes the game anew",
     "changes": "copy the history before you change it",
+    **dict.fromkeys(("scenarios raises", "hidden raises", "fact raises"), "mend that line"),
     "raises": "answer any text: a model says what it likes, and `rule` can end the game with breach(seat)",
     "varies": "keep nothing between calls, and draw nothing at random but from the `rng` of `scripted`",
     "leak": "leave it out of the messages of this seat",

@@ -51,11 +51,12 @@ from cluster.runtime.run_folder import (
 from cluster.types import Progress
 from spag_ray.config.no_effect import few_imitation_steps, slow_dtypes, values_without_effect
 from spag_ray.config.run import RunConfig
+from spag_ray.config.shipped import config_root
 from spag_ray.errors import ConfigError, InputError, StopRequestedError
-from spag_ray.game.game_form import listed
+from spag_ray.game.game_form import chosen_scenario, listed
 from spag_ray.game.protocol import ReadsScenarios, guesser_of
 from spag_ray.game.rules import Role
-from spag_ray.game.words import read_lines, read_scenarios, read_words
+from spag_ray.game.words import read_lines, read_words
 from spag_ray.games.of_config import Scenarios, game_of, scenarios_of, style_of
 from spag_ray.games.registry import module_to_send
 from spag_ray.games.taboo.decks import Deck, easy_cards, load_deck, split_words, without_words
@@ -167,7 +168,12 @@ def training_words(config: RunConfig, cards: Deck) -> tuple[list[str], list[str]
     if config.words.are_from_cards:
         every, source = sorted(cards), config.words.cards_from
     else:
-        every, source = read_words(Path(config.words.source)), config.words.source
+        source = config.words.source
+        is_shipped = not Path(source).is_file() and (config_root() / "decks" / f"{source}.yaml").is_file()
+        if source.endswith((".yaml", ".yml")) or is_shipped:
+            told = f"words.source: {source} is a deck, not a list of words"
+            raise ConfigError(f"{told}; set words.source: deck, and words.deck: {source}")
+        every = read_words(source)
     if len(every) <= config.words.num_held_out:
         raise ConfigError(
             f"words.num_held_out is {config.words.num_held_out}, but {source} has {len(every)} words; "
@@ -205,9 +211,14 @@ def words_of_file(config: RunConfig, path: Path) -> Scenarios:
     name, game = config.game.full_name, game_of(config)
     if config.game.has_cards:
         return {name: read_words(path)}
-    if isinstance(game, ReadsScenarios):
-        return {name: [game.scenario_of(text) for text in read_lines(path, "scenario")]}
-    return {name: read_scenarios(path, listed(game), name)}
+    every = () if isinstance(game, ReadsScenarios) else listed(game)
+    found = []
+    for number, text in enumerate(read_lines(path, "scenario"), start=1):
+        try:
+            found.append(chosen_scenario(game, text, name, every))
+        except InputError as error:
+            raise type(error)(f"{path}, line {number}: {error}") from error
+    return {name: found}
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from spag_ray.errors import InputError
-from spag_ray.game.game_form import form_fault, ruling_faults, scenarios_fault, split_faults
+from spag_ray.game.game_form import form_fault, place_in, ruling_faults, scenarios_fault, split_faults
 from spag_ray.game.protocol import Guessing, Hides, Message, Ordered, PaidByEnd, Ruling, Scripted
 from spag_ray.game.renderer import checked_messages
 from spag_ray.game.rules import Outcome
@@ -248,8 +248,9 @@ class _Players:
             self._found.setdefault(f"{method} changes", f"{method} changes the history that it is given{question}")
         except InputError as error:
             self._found.setdefault(f"{method} form", f"{error}; the history was {_shown(question.history)}")
-        except Exception as error:
-            self._found.setdefault(f"{method} raises", f"{method} raises {_named(error)}{question}")
+        except (Exception, SystemExit) as error:
+            told = f"{method} raises {_named(error)} in {place_in(game, error)}{question}"
+            self._found.setdefault(f"{method} raises", told)
         raise _BrokenError
 
     def _ask_again(self, game: Any, questions: Sequence[_Question], when: str) -> None:
@@ -369,7 +370,7 @@ def _says(text: str, part: str) -> bool:
     return re.search(rf"(?<!\w){words}(?!\w)", one_line(text).casefold()) is not None
 
 
-def _named(error: Exception) -> str:
+def _named(error: BaseException) -> str:
     return f"{type(error).__name__}: {_cut(str(error))}" if str(error) else type(error).__name__
 
 

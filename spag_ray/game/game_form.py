@@ -11,19 +11,21 @@ import random
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from spag_ray.errors import ConfigError, GameError, InputError, SpagError
 from spag_ray.game.protocol import (
     MAX_PAYOFF,
+    Decision,
     Game,
     Guessing,
     History,
     PaidByEnd,
     ReadsScenarios,
     Ruling,
+    Solved,
     seat_of,
     seat_to_move,
     seats_of,
@@ -48,7 +50,8 @@ _METHOD_OR_NONE = (_is_none_or(callable), "it has to be a method")
 _PARTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("is_exhaustive", "is_simultaneous"), _FLAG),
     **dict.fromkeys(("scenarios", "messages", "rule"), _METHOD),
-    **dict.fromkeys(("scripted", "to_move", "hidden", "decisions", "measure", "average"), _METHOD_OR_NONE),
+    **dict.fromkeys(("scripted", "to_move", "hidden", "line_start"), _METHOD_OR_NONE),
+    **dict.fromkeys(("decisions", "measure", "average"), _METHOD_OR_NONE),
     "prompt_style": (lambda value: value in (None, *STYLES), f"it is one of {', '.join(STYLES)}"),
     "rule_set": (lambda value: isinstance(value, str | None), "it is the name of its rules"),
     "thought_marks": (
@@ -97,7 +100,7 @@ def form_fault(game: Any) -> str | None:
             return f"{name} is {found[name]!r:.60}; {remedy}"
     if found.get("is_simultaneous") and found.get("to_move") is None:
         return "its seats move at the same time; give it `to_move`, which says in which order they are asked"
-    return _seats_fault(found["seats"])
+    return _seats_fault(found["seats"]) or _starts_fault(found.get("line_start"))
 
 
 def _seats_fault(seats: Any) -> str | None:
@@ -107,6 +110,17 @@ def _seats_fault(seats: Any) -> str | None:
     if not all(isinstance(seat, str) and seat for seat in seats) or seats[0] == seats[1]:
         return f"its seats are named {seats[0]!r} and {seats[1]!r}; give two different names"
     return None
+
+
+def _starts_fault(line_start: Callable[[int], Any] | None) -> str | None:
+    if line_start is None:
+        return None
+    try:
+        starts = [line_start(seat) for seat in (0, 1)]
+    except Exception as error:
+        return f"line_start raises {type(error).__name__}: {error}"
+    told = f"line_start returns {starts!r:.60} for the two seats; return a text for each"
+    return None if all(isinstance(each, str) for each in starts) else told
 
 
 def _is_pair(value: Any) -> bool:
@@ -123,11 +137,13 @@ def scenarios_fault(every: Sequence[Any]) -> str | None:
     return None
 
 
-def chosen_scenario(game: Game, text: str, name: str) -> str:
-    """The scenario that a person chose. Raises InputError if the game, which is called `name`, has no such one."""
+def chosen_scenario(game: Game, text: str, name: str, every: Sequence[str] = ()) -> str:
+    """The scenario that a person chose. Raises InputError if the game, which is called `name`, has no such one.
+    `every`: all of them, if they have been listed."""
     if isinstance(game, ReadsScenarios):
-        return game.scenario_of(text)
-    every = listed(game)
+        with asking(game, "scenario_of", (), text):
+            return game.scenario_of(text)
+    every = every or listed(game)
     if text not in every:
         raise InputError(f"{text!r} is no scenario of {name}, such as {every[0]!r}")
     return text
@@ -191,26 +207,43 @@ def verdict_of(game: Game, history: History, scenario: str) -> Verdict | None:
 
 
 @contextlib.contextmanager
-def asking(game: object, method: str, history: History, scenario: str) -> Iterator[None]:
-    """Around a call of a game's method while it is played: what it raises becomes a GameError, with what was asked,
-    so that the author of the game can ask it again."""
+def asking(game: object, method: str, history: History = (), scenario: str = "") -> Iterator[None]:
+    """Around a call of a game's method: what it raises becomes a GameError, with what was asked, so that the author of
+    the game can ask it again."""
     try:
         yield
     except SpagError:
         raise
-    except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        own = getattr(sys.modules.get(type(game).__module__), "__file__", None)
-        place = next((each for each in reversed(frames) if each.filename == own), frames[-1])
-        where = f"{Path(place.filename).name}, line {place.lineno}; scenario {scenario!r:.100}"
+    except (Exception, SystemExit) as error:
+        asked = f"; scenario {scenario!r:.100}, history {list(history)!r:.200}" if scenario or history else ""
         raised = f"it raises {type(error).__name__}: {error!s:.200}"
-        raise _wrong(game, method, raised, f"{where}, history {list(history)!r:.200}") from error
+        raise _wrong(game, method, raised, place_in(game, error) + asked) from error
+
+
+def place_in(game: object, error: BaseException) -> str:
+    """The file and the line of a game that an error comes from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = getattr(sys.modules.get(type(game).__module__), "__file__", None)
+    place = next((each for each in reversed(frames) if each.filename == own), frames[-1])
+    return f"{Path(place.filename).name}, line {place.lineno}"
 
 
 def listed(game: Game) -> list[str]:
     """All scenarios of the game."""
-    with asking(game, "scenarios", (), ""):
+    with asking(game, "scenarios"):
         return list(game.scenarios())
+
+
+def decisions_of(game: Solved) -> Sequence[Decision]:
+    """All decisions of a solved game."""
+    with asking(game, "decisions"):
+        return game.decisions()
+
+
+def figures_of(game: Solved, policy: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
+    """What a solved game measures of a policy."""
+    with asking(game, "measure"):
+        return game.measure(policy)
 
 
 def fact_of(game: Guessing, scenario: str) -> str:

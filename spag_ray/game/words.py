@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from spag_ray.errors import InputError
+from spag_ray.errors import InputError, meant_path
 from spag_ray.host.whole_files import refuse_existing, write_atomically
 
 WordOrder = Literal["shuffled", "progress"]
@@ -55,25 +55,15 @@ def read_words(path: str | Path) -> list[str]:
     return words
 
 
-def read_scenarios(path: str | Path, every: Sequence[str], game: str) -> list[str]:
-    """The scenarios of a game in a file with one per line, as `read_words`; `every` are those that there are. Raises
-    InputError."""
-    known, scenarios = set(every), read_lines(path, "scenario", str)
-    for number, scenario in enumerate(scenarios, start=1):
-        if scenario not in known:
-            raise InputError(
-                f"{path}, line {number}: {scenario!r} is no scenario of {game}; write one a line, such as {every[0]!r}"
-            )
-    return scenarios
-
-
 def read_lines(path: str | Path, what: str, folded: Callable[[str], str] = str) -> list[str]:
     """The lines of a file without white space around them. None is blank, and no two are the same when `folded`."""
     remedy = f"one {what} a line"
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").rstrip().split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot read the {what} list ({error}); give a UTF-8 file, {remedy}") from error
+        reason = getattr(error, "strerror", None) or str(error)
+        told = f"{path}: cannot read the {what} list ({reason}); give a UTF-8 file, {remedy}"
+        raise InputError(told + meant_path(path)) from error
     texts = [line.strip() for line in lines]
     if texts == [""]:
         raise InputError(f"{path}: the {what} list is empty; write {remedy}")

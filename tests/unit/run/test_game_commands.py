@@ -37,6 +37,16 @@ class Trio(KuhnPoker):
     seats = "one", "two", "three"
 
 
+class Spoken(KuhnPoker):
+    def line_start(self, seat):
+        return None
+
+
+class Leaves(KuhnPoker):
+    def scenarios(self):
+        raise SystemExit(3)
+
+
 class Picky(KuhnPoker):
     def __init__(self, deck):
         self.deck = deck
@@ -80,6 +90,10 @@ def test_every_fault_has_a_remedy_and_the_exit_code_is_1(call: Callable[..., str
     said = call("game", "check", "faulty.py:Trio", code=1)
     assert said.splitlines()[0] == "1. it has 3 seats; only games of two seats are played"
     assert said.endswith("1 fault\n")
+    said = call("game", "check", "faulty.py:Spoken", code=1)
+    assert "line_start returns [None, None] for the two seats; return a text for each" in said
+    said = call("game", "check", "faulty.py:Leaves", code=1)
+    assert re.search(r"scenarios raises SystemExit: 3 in faulty\.py, line \d+\n   remedy: mend that line", said)
 
 
 @pytest.mark.parametrize(
@@ -89,6 +103,8 @@ def test_every_fault_has_a_remedy_and_the_exit_code_is_1(call: Callable[..., str
         ("fautly.py:Talks", "did you mean `faulty.py`?"),
         ("faulty.py:Picky", "it cannot be made without arguments"),
         ("khun", "did you mean `kuhn`?"),
+        ("textarena", "Write textarena:ENV"),
+        ("faulty.py", "or name your own as faulty.py:MyGame"),
     ],
 )
 def test_a_name_that_is_no_games_is_bad_input(name: str, told: str, call: Callable[..., str]) -> None:

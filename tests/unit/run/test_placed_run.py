@@ -26,7 +26,7 @@ from cluster.run.parts import Prepared
 from cluster.runtime import run_folder
 from cluster.runtime.run_folder import check_can_be_made, make_run_folder, note_stop
 from spag_ray.config.loading import load_config, parse_config
-from spag_ray.errors import ConfigError, InputError, RunFolderError
+from spag_ray.errors import ConfigError, GameError, InputError, RunFolderError
 from spag_ray.game.protocol import SEATS, seat_to_move
 from spag_ray.games.kuhn import KuhnPoker
 from spag_ray.games.of_config import game_of, renderer_of
@@ -167,7 +167,7 @@ class TestWordsOfAFile:
     @pytest.mark.parametrize(
         ("text", "said"),
         [
-            ("7 3\n7 7\n", "line 2: '7 7' is no scenario of {name}; write one a line, such as '1 2'"),
+            ("7 3\n7 7\n", "line 2: '7 7' is no scenario of {name}, such as '1 2'"),
             ("7 3\n\n1 9", "line 2: blank; remove the line"),
             ("7 3\n1 9\n7 3", ": '7 3' is on lines 1 and 3; remove one of them"),
             ("", ": the scenario list is empty; write one scenario a line"),
@@ -192,6 +192,9 @@ class TestWordsOfAFile:
         path.write_text("K J\nQ J\n")
         kuhn = parse_config({"game": {"name": "kuhn"}, "prompts": "lines"})
         assert words_of_file(kuhn, path) == {"kuhn": ["KJ", "QJ"]}
+        monkeypatch.setattr(Reads, "scenario_of", lambda self, text: {}[text])
+        with pytest.raises(GameError, match=r"scenarios.txt, line 1: Reads.scenario_of: it raises KeyError: 'K J'"):
+            words_of_file(kuhn, path)
 
     def test_taboo_reads_words_as_before(self, tmp_path: Path) -> None:
         path = tmp_path / "words.txt"
@@ -235,6 +238,12 @@ def test_too_few_easy_words_to_hold_out_are_refused() -> None:
     num_easy = len(load_deck("everyday", max_difficulty=0.0))
     all_of_them = parse_config({"words": {"max_held_out_difficulty": 0.0, "num_held_out": num_easy}})
     assert len(training_words(all_of_them, cards)[0]) == len(cards) - num_easy
+
+
+@pytest.mark.parametrize("source", ["everyday", "my_deck.yaml"])
+def test_a_deck_in_place_of_a_list_of_words_is_told_as_one(source: str) -> None:
+    with pytest.raises(ConfigError, match=f"set words.source: deck, and words.deck: {source}"):
+        training_words(parse_config({"words": {"source": source}}), {})
 
 
 def test_words_of_a_file_have_no_difficulty(tmp_path: Path) -> None:
