@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from spag_ray.errors import InputError
-from spag_ray.host.whole_files import refuse_existing
+from spag_ray.host.whole_files import refuse_existing, write_atomically
 
 # Of each kind of fault (conformance.py, game_form.py), by the whole name or its last word.
 REMEDIES = {
@@ -97,8 +97,7 @@ def run_new(name: str, out: Path, console: Console) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
         for path, text in zip((game, test), texts, strict=True):
-            with path.open("x", encoding="utf-8") as file:
-                file.write(string.Template(text).substitute(names))
+            write_atomically(path, string.Template(text).substitute(names))
     except OSError as error:
         raise InputError(f"{out}: no game can be written there: {error.strerror}; choose another --out") from error
     console.print(Text(f"{game}: {names['name']}, a game that plays; {test} tests it"), soft_wrap=True)

@@ -12,13 +12,12 @@ from cluster.monitor.terminal import say
 from spag_ray.config.shipped import find_config
 from spag_ray.episodes.formats import read_games, read_sft, write_samples
 from spag_ray.errors import ConfigError
-from spag_ray.game.words import top_words, write_words
+from spag_ray.game.words import top_words
 from spag_ray.games.taboo.deck_check import deck_faults
 from spag_ray.games.taboo.deck_file import read_deck
-from spag_ray.games.taboo.decks import read_text
 from spag_ray.games.taboo.game import flat_text
 from spag_ray.games.taboo.prompt_file import load_template
-from spag_ray.host.whole_files import refuse_existing
+from spag_ray.host.whole_files import given_text, new_file, refuse_existing
 from spag_ray.results.export.files import Format, write_export
 from spag_ray.results.export.rows import Rows, Unit
 from spag_ray.results.report.files import read_files
@@ -30,14 +29,15 @@ SUFFIXES: dict[Format, str] = {"parquet": ".parquet", "jsonl": ".jsonl", "hf": "
 def run_words(out: Path, top: int, console: Console) -> None:
     """`spag-ray words`: the `top` most frequent words, one per line."""
     chosen = top_words(top)
-    write_words(out, chosen)
+    with new_file(out) as file:
+        file.writelines(f"{word}\n" for word in chosen)
     say(console, f"{len(chosen)} words in {out}")
 
 
 def run_words_check(deck: str, console: Console) -> bool:
     """`spag-ray words check`: prints every fault as FILE:LINE: FAULT. Returns whether there is none."""
     path = find_config(deck, "decks")
-    text = read_text(path)
+    text = given_text(path, "the deck")
     faults = deck_faults(text)
     for fault in faults:
         say(console, f"{path}:{fault.line}: {fault.text}", highlight=False)

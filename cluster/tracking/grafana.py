@@ -19,8 +19,7 @@ from typing import Any
 from rich.console import Console
 
 from cluster.tracking.metric_registry import METRICS, Metric
-from spag_ray.errors import InputError
-from spag_ray.host.whole_files import refuse_existing, write_atomically
+from spag_ray.host.whole_files import new_file
 
 UID = "spag-ray"
 WINDOWS = ("1m", "5m", "15m", "1h", "6h")
@@ -94,11 +93,8 @@ def dashboard() -> dict[str, Any]:
 
 def write_dashboard(out: Path, console: Console) -> None:
     """`spag-ray dashboard`. Raises InputError if `out` exists or cannot be written."""
-    refuse_existing(out)
-    try:
-        write_atomically(out, as_text())
-    except OSError as error:
-        raise InputError(f"{out} cannot be written: {error.strerror}; choose another place") from error
+    with new_file(out) as file:
+        file.write(as_text())
     console.print(f"dashboard in {out}: in Grafana, Dashboards > New > Import", soft_wrap=True, markup=False)
 
 

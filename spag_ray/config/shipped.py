@@ -34,6 +34,8 @@ def find_config(name: str, folder: str = "") -> Path:
             return candidate
     shipped = sorted(path.stem for path in root.iterdir() if path.is_file())
     if given.exists():
-        raise ConfigError(f"{name} is no plain file; give the path of one, or a shipped one ({', '.join(shipped)})")
+        told = f"{name} is no plain file; give the path of one, or a shipped one ({', '.join(shipped)})"
+        of_run = given / "config.yaml"
+        raise ConfigError(f"{told}; did you mean `{of_run}`?" if of_run.is_file() else told)
     told = f"{name}: no such file, and none of the shipped ones ({', '.join(shipped)}); check the path"
     raise ConfigError(told + meant_path(relative, shipped))

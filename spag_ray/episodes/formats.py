@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 
 from spag_ray.errors import InputError
 from spag_ray.game.rules import Role, check_history
-from spag_ray.host.whole_files import refuse_existing, replaced
+from spag_ray.host.whole_files import given_text, new_file
 
 MAX_FILE_BYTES = 2**31
 _NUM_NAMED = 20  # rows in a message
@@ -137,16 +138,12 @@ def _number(row: Mapping[str, Any], key: str, where: str, default: float | None 
 
 def _read_rows(path: str | Path) -> list[Row]:
     """The objects of a file that holds one JSON list or JSON lines."""
-    try:
-        size = Path(path).stat().st_size
-        if size > MAX_FILE_BYTES:
-            raise InputError(
-                f"{path}: {size} bytes are more than the {MAX_FILE_BYTES} that are read at once; "
-                "cut it into several files"
-            )
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read ({error}); give a UTF-8 file of JSON") from error
+    size = os.path.getsize(path) if os.path.isfile(path) else 0
+    if size > MAX_FILE_BYTES:
+        raise InputError(
+            f"{path}: {size} bytes are more than the {MAX_FILE_BYTES} that are read at once; cut it into several files"
+        )
+    text = given_text(path, "it", "give a UTF-8 file of JSON")
     if not text.strip():
         raise InputError(f"{path}: the file is empty; give a JSON list or JSON lines")
     rows = _parse(text, path, 1) if text.lstrip().startswith("[") else _parse_lines(text, path)
@@ -182,12 +179,6 @@ def _parse(text: str, path: str | Path, first_line: int) -> Any:
 
 
 def _write_rows(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes a temporary file and renames it, so that a crash leaves no half-written file at `path`."""
-    path = Path(path)
-    refuse_existing(path)
-    try:
-        with replaced(path) as file:
-            json.dump(list(rows), file, ensure_ascii=False, indent=1, allow_nan=False)
-            file.write("\n")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error}); check that the folder exists") from error
+    with new_file(Path(path)) as file:
+        json.dump(list(rows), file, ensure_ascii=False, indent=1, allow_nan=False)
+        file.write("\n")

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from spag_ray.errors import InputError, meant_path
-from spag_ray.host.whole_files import refuse_existing, write_atomically
+from spag_ray.errors import InputError
+from spag_ray.host.whole_files import given_text
 
 WordOrder = Literal["shuffled", "progress"]
 # A word's weight with `progress` is LEAST_WEIGHT plus its spread, which is UNKNOWN_SPREAD until games of it have ended.
@@ -58,12 +58,7 @@ def read_words(path: str | Path) -> list[str]:
 def read_lines(path: str | Path, what: str, folded: Callable[[str], str] = str) -> list[str]:
     """The lines of a file without white space around them. None is blank, and no two are the same when `folded`."""
     remedy = f"one {what} a line"
-    try:
-        lines = Path(path).read_text(encoding="utf-8-sig").rstrip().split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        told = f"{path}: cannot read the {what} list ({reason}); give a UTF-8 file, {remedy}"
-        raise InputError(told + meant_path(path)) from error
+    lines = given_text(path, f"the {what} list", f"give a UTF-8 file, {remedy}").rstrip().split("\n")
     texts = [line.strip() for line in lines]
     if texts == [""]:
         raise InputError(f"{path}: the {what} list is empty; write {remedy}")
@@ -75,15 +70,6 @@ def read_lines(path: str | Path, what: str, folded: Callable[[str], str] = str) 
         if earlier != number:
             raise InputError(f"{path}: {text!r} is on lines {earlier} and {number}; remove one of them")
     return texts
-
-
-def write_words(path: str | Path, words: Sequence[str]) -> None:
-    """One word a line, UTF-8, all of them or none; refuses to overwrite."""
-    refuse_existing(Path(path))
-    try:
-        write_atomically(Path(path), "".join(f"{word}\n" for word in words))
-    except OSError as error:
-        raise InputError(f"{path}: cannot write the word list ({error}); check the folder") from error
 
 
 def top_words(count: int) -> list[str]:

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from spag_ray.errors import InputError, RunFolderError, SpagError
+from spag_ray.errors import InputError, RunFolderError, SpagError, meant_path
 
 LOCK_WITHIN_S = 60.0
 LOOK_EVERY_S = 0.02
@@ -73,6 +73,27 @@ def refuse_existing(path: Path, error: type[SpagError] = InputError) -> None:
     """Raises `error` if something is there already."""
     if path.exists():
         raise error(f"{path} exists; nothing is overwritten: choose another name, or move it away")
+
+
+@contextlib.contextmanager
+def new_file(path: Path) -> Iterator[TextIO]:
+    """A text file that a user has asked for, as `replaced`. Raises InputError if it exists, or cannot be written."""
+    refuse_existing(path)
+    try:
+        with replaced(path) as file:
+            yield file
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}; choose another place") from error
+
+
+def given_text(path: str | Path, what: str, remedy: str = "give a UTF-8 file") -> str:
+    """A text file that a user has named. Raises InputError if it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        near = meant_path(path) if isinstance(error, FileNotFoundError) else ""
+        raise InputError(f"{path}: cannot read {what} ({reason}); {remedy}{near}") from error
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from spag_ray.config.shipped import find_config
 from spag_ray.errors import InputError, extra
 from spag_ray.games.taboo.deck_file import Card, read_deck
 from spag_ray.games.taboo.referee.word_forms import word_forms
+from spag_ray.host.whole_files import given_text
 
 TEXTARENA = "textarena"
 _DATA_FILE = Path("envs") / "Taboo" / "words.json"
@@ -62,18 +63,11 @@ def easy_cards(cards: Mapping[str, Card], max_difficulty: float) -> Deck:
 @lru_cache(maxsize=4)
 def _read_once(path: Path, _: float) -> Deck:
     """A deck takes a fifth of a second to read, and every new instance of the game asks for it."""
-    entries, faults = read_deck(read_text(path))
+    entries, faults = read_deck(given_text(path, "the deck"))
     if faults:
         fault = faults[0]
         raise InputError(f"{path}:{fault.line}: {fault.text}; `spag-ray words check {path}` names every fault")
     return {entry.card.word: entry.card for entry in sorted(entries, key=lambda entry: entry.card.word)}
-
-
-def read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot read the deck ({error}); give a UTF-8 file") from error
 
 
 def taboo_cards() -> Deck:

@@ -131,7 +131,7 @@ def test_a_faulty_sample_is_refused_on_reading_and_writing(tmp_path: Path, row: 
 
 
 def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none\.json: cannot be read"):
+    with pytest.raises(InputError, match=r"none\.json: cannot read it"):
         read_sft(tmp_path / "none.json")
     with pytest.raises(InputError, match="cannot be written"):
         write_games(tmp_path / "none" / "games.json", [game()])

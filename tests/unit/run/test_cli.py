@@ -110,6 +110,8 @@ def test_a_folder_in_place_of_a_config_is_told(run: Any, tmp_path: Path) -> None
     error = run("train", "mine")
     assert "mine is no plain file; give the path of one, or a shipped one (" in error
     assert "did you mean" not in error
+    (tmp_path / "mine" / "config.yaml").touch()
+    assert run("train", "mine").rstrip().endswith("; did you mean `mine/config.yaml`?")
     assert "/dev/null is no plain file" in run("words", "check", "/dev/null")
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from spag_ray.errors import RunFolderError
+from spag_ray.errors import InputError, RunFolderError
 from spag_ray.host import whole_files
-from spag_ray.host.whole_files import locked, replaced, write_atomically
+from spag_ray.host.whole_files import given_text, locked, new_file, replaced, write_atomically
 from spag_ray.results.matches import Match, change_matches, read_matches
 from tests.support.full_disk import full_disk
 
@@ -46,6 +46,31 @@ def test_an_exception_of_the_writer_leaves_the_file_as_it_was(tmp_path: Path) ->
         fail_halfway()
     assert file.read_text() == "before"
     assert only(tmp_path) == ["page.html"]
+
+
+def test_a_file_that_was_asked_for_is_new_and_whole_or_absent(tmp_path: Path) -> None:
+    def write(path: Path) -> None:
+        with new_file(path) as file:
+            file.write("text")
+
+    with full_disk(), pytest.raises(InputError, match=r"words\.txt cannot be written: File too large"):
+        write(tmp_path / "words.txt")
+    assert only(tmp_path) == []
+    write(tmp_path / "words.txt")
+    with pytest.raises(InputError, match="nothing is overwritten"):
+        write(tmp_path / "words.txt")
+    with pytest.raises(InputError, match="cannot be written: No such file"):
+        write(tmp_path / "none" / "words.txt")
+
+
+def test_a_given_file_that_cannot_be_read_is_named_with_what_may_be_meant(tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_bytes(b"\xef\xbb\xbfriver\n")
+    assert given_text(tmp_path / "words.txt", "the list") == "river\n"
+    with pytest.raises(InputError, match=r"cannot read the list \(No such file .*; did you mean `.*/words.txt`\?$"):
+        given_text(tmp_path / "word.txt", "the list")
+    (tmp_path / "word.txt").write_bytes(b"\xff")
+    with pytest.raises(InputError, match=r"cannot read the list \('utf-8' .*; give a UTF-8 file$"):
+        given_text(tmp_path / "word.txt", "the list")
 
 
 def test_two_writers_at_once_do_not_mix_their_texts(tmp_path: Path) -> None:
