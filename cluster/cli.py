@@ -188,6 +188,8 @@ def watch(
         page = Page(host, port, allow_network, opens_browser=not no_browser)
         run_watch_web(targets, page, run, once, _console())
         return
+    if (host, port, allow_network, no_browser) != ("127.0.0.1", 8401, False, False):
+        raise ConfigError("--host, --port, --allow-network and --no-browser are of the page: add --web")
     if len(targets) > 1:
         raise ConfigError("several runs are shown on one page: add --web; `spag-ray compare` prints them side by side")
     from cluster.commands.watch import run_watch
@@ -248,7 +250,9 @@ def play(
 def serve(
     target: Annotated[str, typer.Argument(help="a run's folder, a model folder, or `smollm2-135m-instruct`")],
     stage: Annotated[str | None, typer.Option(help="the stage of the run that the page proposes")] = None,
-    config: Annotated[str, typer.Option(help="of a model: configuration with the game and the prompts")] = "quickstart",
+    config: Annotated[
+        str | None, typer.Option(help="of a model: configuration with the game and the prompts (default quickstart)")
+    ] = None,
     game: Annotated[str | None, typer.Option(help="which one, if the run has several games")] = None,
     words: Annotated[Path | None, typer.Option(help="words or scenarios to give out (default: held-out ones)")] = None,
     keep: Annotated[Path | None, typer.Option(help="folder for games that a person agrees to keep")] = None,

@@ -53,7 +53,7 @@ class ServeWanted:
     """The arguments of `spag-ray serve`."""
 
     target: str
-    config: str
+    config: str | None
     overrides: Sequence[str]
     page: Page
     stage: str | None = None
@@ -168,8 +168,10 @@ def _served(wanted: ServeWanted) -> tuple[str, RunConfig, dict[str, Opponent]]:
             raise InputError(f"--stage {stage}: {wanted.target} is a model, not the folder of a run")
         model = resolve_model(wanted.target)
         name = Path(model).name
-        config = load_config(wanted.config, wanted.overrides).of_game(wanted.game)
+        config = load_config(wanted.config or "quickstart", wanted.overrides).of_game(wanted.game)
         return name, config, {name: Opponent(model)}
+    if wanted.config is not None:
+        raise ConfigError(f"{wanted.target} is of a run, which has its own configuration; leave out --config")
     config = load_config(str(folder / "config.yaml"), wanted.overrides).of_game(wanted.game)
     found = opponents_of_run(folder, config)
     if stage is not None:

@@ -489,6 +489,12 @@ def test_no_remedy_names_a_package_that_no_index_has() -> None:
 def test_several_runs_are_watched_on_a_page_alone(run: Any, tmp_path: Path) -> None:
     said = run("watch", str(tmp_path / "a"), str(tmp_path / "b"))
     assert "add --web" in said
+    assert "--no-browser are of the page: add --web" in run("watch", str(tmp_path), "--port", "9000")
+
+
+def test_a_run_is_served_with_its_own_configuration_alone(run: Any, tmp_path: Path) -> None:
+    make_run_folder(tmp_path / "run", RunConfig())
+    assert "is of a run, which has its own configuration" in run("serve", str(tmp_path / "run"), "--config", "kuhn")
 
 
 def test_a_page_beyond_loopback_has_to_be_wanted(run: Any, tmp_path: Path) -> None:
