@@ -7,6 +7,7 @@ cluster_checks.py collects both.
 from __future__ import annotations
 
 import math
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from cluster.planning.memory import GIB, bucket_bytes, engine_memory, learner_me
 from cluster.planning.model_size import ModelSize
 from cluster.planning.placement import Rooms, Unplaced, actors_of
 from cluster.planning.placement_faults import placement_doubt, placement_fault
-from cluster.planning.plan import make_plan, plan_faults, snapshot_bytes, version_bytes
+from cluster.planning.plan import make_disk, make_plan, plan_faults, snapshot_bytes, version_bytes
 from cluster.runtime.ray_session import address_of
 from cluster.types import Node, NodeResources
 from spag_ray.config.run import RunConfig
@@ -77,6 +78,17 @@ def object_store_checks(config: RunConfig, size: ModelSize, nodes: Sequence[Node
         f"a version of the weights takes {needed / GIB:.2f} GiB, {name} has {there / GIB:.2f} GiB, so Ray will write "
         f"it to disk and read it again; set {how} to at least as much",
     )
+
+
+def disk_checks(config: RunConfig, size: ModelSize, run_dir: Path) -> Iterator[CheckResult]:
+    """Whether the disk has room for a new run folder. One that is there has a part of its files already."""
+    if run_dir.exists():
+        return
+    needed = sum(part.num_bytes for part in make_disk(config, size))
+    parent = next(each for each in run_dir.absolute().parents if each.exists())
+    if (free := shutil.disk_usage(parent).free) < needed:
+        told = f"{run_dir} takes up to {needed / GIB:.1f} GiB and its logs of games, and {parent} has {free / GIB:.1f}"
+        yield CheckResult("disk", "warn", f"{told} free; make room, or lower checkpoint.keep_last")
 
 
 def report_checks(

@@ -19,7 +19,14 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.models import resolve_model
-from cluster.checks.check_results import CheckResult, object_store_checks, placement_check, plan_checks, report_checks
+from cluster.checks.check_results import (
+    CheckResult,
+    disk_checks,
+    object_store_checks,
+    placement_check,
+    plan_checks,
+    report_checks,
+)
 from cluster.checks.imports import IMPORT_WITHIN_S, environment_of, needs_of
 from cluster.checks.node_report import NodeReport, Wanted, look
 from cluster.planning.micro_batches import with_planned_learner
@@ -59,6 +66,7 @@ def cluster_checks(config: RunConfig, model: str | None, run_dir: Path) -> Itera
         config = with_planned_learner(config, size)
     if size is not None:
         yield from object_store_checks(config, size, nodes)
+        yield from disk_checks(config, size, run_dir)
     with _token(run_dir) as token:
         wanted = Wanted(tuple(read_by_actors(config, model)), token)
         here = look(nodes[0].resources.name, wanted)

@@ -12,6 +12,7 @@ from rich.console import Console
 from cluster.checks import cluster_checks, node_report
 from cluster.checks.check_results import (
     CheckResult,
+    disk_checks,
     folder_check,
     gpu_checks,
     host_memory_checks,
@@ -53,6 +54,15 @@ def test_a_machine_reports_what_it_reads_and_what_it_does_not(tmp_path: Path) ->
     other = look("here", Wanted((), (str(tmp_path / "token"), "another")), host="203.0.113.7")
     assert not other.sees_token
     assert other.port_fault
+
+
+def test_a_disk_without_room_for_a_new_run_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, size = RunConfig(), ModelSize(2**30, "a test")
+    assert list(disk_checks(config, size, tmp_path)) == [], "its files may be there already"
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=2**30))
+    [result] = disk_checks(config, size, tmp_path / "a" / "run")
+    assert (result.check, result.status) == ("disk", "warn")
+    assert f"{tmp_path} has 1.0 free; make room, or lower checkpoint.keep_last" in result.text
 
 
 @pytest.mark.parametrize("error", [ImportError("no\nnltk"), OSError("no\nnltk")])
