@@ -11,6 +11,7 @@ A question is a call of the game's. Games are pure, so its answer is the same wh
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from spag_ray.errors import InputError
-from spag_ray.game.game_form import form_fault, place_in, ruling_faults, scenarios_fault, split_faults
+from spag_ray.game.game_form import MOST_SCENARIOS, form_fault, place_in, ruling_faults, scenarios_fault, split_faults
 from spag_ray.game.protocol import Guessing, Hides, Message, Ordered, PaidByEnd, Ruling, Scripted
 from spag_ray.game.renderer import checked_messages
 from spag_ray.game.rules import Outcome
@@ -96,6 +97,8 @@ def _scenarios(game: Any, players: _Players, found: dict[str, str]) -> list[str]
         return []
     if fault := scenarios_fault(every):
         found.setdefault("scenarios", fault)
+    if len(every) > MOST_SCENARIOS:
+        return []
     texts = list(dict.fromkeys(each for each in every if isinstance(each, str) and each))
     if texts and not game.is_exhaustive:
         for fault in split_faults(texts):
@@ -129,7 +132,7 @@ class _Question:
         if self.method == "fact":
             return game.fact(self.scenario)
         found = game.scenarios() if self.method == "scenarios" else game.hidden(self.seat, self.scenario)
-        return found if isinstance(found, str) else list(found)
+        return found if isinstance(found, str) else list(itertools.islice(found, MOST_SCENARIOS + 1))
 
     def __str__(self) -> str:
         if self.method == "scenarios":

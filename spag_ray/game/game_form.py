@@ -7,6 +7,7 @@ split_scenarios(["red", "green", "blue"], seed=0, num_held_out=1)  (["blue", "re
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import sys
 import traceback
@@ -34,6 +35,7 @@ from spag_ray.game.protocol import (
 from spag_ray.game.rules import MAX_END_REASON, EndReason, Outcome, Role, Verdict
 from spag_ray.game.turn import one_line
 
+MOST_SCENARIOS = 10_000_000  # a list of so many takes about 1 GiB; a generator may have no end
 STYLES = ("chat", "lines", "flat")
 _NEEDED = ("seats", "max_turns", "is_exhaustive", "scenarios", "messages", "rule")
 _CLAIMS = ("guesser", "claim", "claims_from", "fact")  # mean something together (Guessing)
@@ -129,6 +131,8 @@ def _is_pair(value: Any) -> bool:
 
 def scenarios_fault(every: Sequence[Any]) -> str | None:
     """Why these are no scenarios: not texts, none at all, or one of them twice."""
+    if len(every) > MOST_SCENARIOS:
+        return f"it lists more than {MOST_SCENARIOS:,} scenarios; let scenarios() end, or list some of them"
     if not every or not all(isinstance(each, str) and each for each in every):
         return "its scenarios have to be texts, at least one"
     if len(set(every)) < len(every):
@@ -229,9 +233,9 @@ def place_in(game: object, error: BaseException) -> str:
 
 
 def listed(game: Game) -> list[str]:
-    """All scenarios of the game."""
+    """All scenarios of the game; of too many (scenarios_fault), one more than there may be."""
     with asking(game, "scenarios"):
-        return list(game.scenarios())
+        return list(itertools.islice(game.scenarios(), MOST_SCENARIOS + 1))
 
 
 def decisions_of(game: Solved) -> Sequence[Decision]:

@@ -12,6 +12,7 @@ import pytest
 
 import spag_ray.game
 from spag_ray.game.conformance import MOST_TURNS, check
+from spag_ray.game.game_form import listed
 from spag_ray.game.protocol import History, Message, Ruling, breach, tie, win
 from spag_ray.games.kuhn import KuhnPoker
 from tests.support.ordered_games import Stairs
@@ -424,6 +425,14 @@ def test_a_rule_that_breaks_on_a_hostile_reply_is_found(reply: str) -> None:
 
     [fault] = check(spoiled(rule=rule))
     assert fault.startswith("rule raises ")
+
+
+def test_scenarios_without_an_end_are_told_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("conformance", "game_form"):
+        monkeypatch.setattr(f"spag_ray.game.{module}.MOST_SCENARIOS", 1000)
+    endless = spoiled(scenarios=lambda self: map(str, count()))
+    assert check(endless) == ["it lists more than 1,000 scenarios; let scenarios() end, or list some of them"]
+    assert len(listed(endless())) == 1001
 
 
 def test_a_game_without_an_end_is_left_after_so_many_turns() -> None:
