@@ -21,6 +21,7 @@ from typing import Any
 
 from actors.policy import Completion, GameView, Pairs, Request, Score
 from spag_ray.errors import EngineError, ModelError
+from spag_ray.game.game_form import asking
 from spag_ray.game.protocol import Game, SpeaksInLines, marks_of, seat_of
 from spag_ray.game.renderer import checked_messages
 from spag_ray.game.turn import after_thought, without_thought
@@ -130,7 +131,8 @@ class EndpointPolicy:
 
     def _messages(self, view: GameView) -> list[dict[str, str]]:
         seat = seat_of(view.role)
-        messages = [dict(each) for each in checked_messages(self._game, seat, list(view.history), view.scenario)]
+        with asking(self._game, "messages", view.history, view.scenario):
+            messages = [dict(each) for each in checked_messages(self._game, seat, list(view.history), view.scenario)]
         if self._style == "lines" and isinstance(self._game, SpeaksInLines):
             messages[-1]["content"] += f"\n{self._game.line_start(seat)}"
         return messages

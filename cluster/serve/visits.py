@@ -23,7 +23,7 @@ from actors.arena import GameTask, Player, Rules, Seats, ended_game, play_turn, 
 from cluster.serve.opponents import BusyError, Opponents
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import GameError, InputError, ModelError, SpagError
-from spag_ray.game.game_form import chosen_scenario, out_of_room
+from spag_ray.game.game_form import asking, chosen_scenario, out_of_room
 from spag_ray.game.protocol import SEATS, Guessing, Hides, Ordered, seat_of
 from spag_ray.game.renderer import checked_messages
 from spag_ray.game.rules import Role, Verdict
@@ -150,7 +150,8 @@ class Table:
     def _hides(self) -> list[bool]:
         """[seats] Whether the game says of some scenario what is hidden from the seat."""
         hidden = getattr(self.rules.game, "hidden", lambda *_: ())
-        return [any(hidden(seat, scenario) for scenario in self._scenarios) for seat in (0, 1)]
+        with asking(self.rules.game, "hidden"):
+            return [any(hidden(seat, scenario) for scenario in self._scenarios) for seat in (0, 1)]
 
     def may_choose(self, role: Role) -> bool:
         """Whether a person in this seat may choose the scenario: not if that tells what the seat must not know."""
@@ -373,9 +374,9 @@ class Visits:
         """What the person's seat reads before its turn. The page itself explains a game in which one seat guesses."""
         if self.table.rules.guesser is not None or game.to_move is not game.person:
             return None
-        history = [turn.text for turn in game.turns]
-        seat = seat_of(game.person)
-        return checked_messages(self.table.rules.game, seat, history, game.task.scenario)[-1]["content"]
+        history, scenario = [turn.text for turn in game.turns], game.task.scenario
+        with asking(self.table.rules.game, "messages", history, scenario):
+            return checked_messages(self.table.rules.game, seat_of(game.person), history, scenario)[-1]["content"]
 
     def _over(self, game: PersonGame, names: GameNames) -> dict[str, Any] | None:
         if (verdict := game.verdict) is None:

@@ -138,7 +138,8 @@ class Renderer:
             messages = list(self.game.messages(seat, texts, scenario))
         own = next((place for place in range(len(turns) - 1, -1, -1) if turns[place].role is role), None)
         if own is not None and len(messages) > 1:
-            before = self.game.messages(seat, texts[:own], scenario)
+            with asking(self.game, "messages", texts[:own], scenario):
+                before = self.game.messages(seat, texts[:own], scenario)
             if _is_continued(messages, before, texts[own]):
                 longer = self._continued(self._without_thought(turns[own]), messages[-1]["content"], seat)
                 if longer is not None:

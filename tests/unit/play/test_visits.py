@@ -13,7 +13,7 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from actors.arena import Rules
+from actors.arena import GameTask, Rules
 from actors.models import load_tokenizer
 from cluster.serve import client_limits, visits
 from cluster.serve.app import _add_table
@@ -24,7 +24,16 @@ from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.log import read_log
-from spag_ray.errors import ConfigError, EngineError, EngineGoneError, InputError, ModelError, RunFolderError, SpagError
+from spag_ray.errors import (
+    ConfigError,
+    EngineError,
+    EngineGoneError,
+    GameError,
+    InputError,
+    ModelError,
+    RunFolderError,
+    SpagError,
+)
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.games.kuhn import KuhnPoker
 from spag_ray.games.openspiel_game import OpenSpielGame
@@ -525,6 +534,22 @@ def test_a_fault_of_a_game_shows_nothing_that_it_hides(
     told = refused(asked, 500) if asked.status_code != 200 else settled(client, asked.json())["fault"]
     assert told == visits.GAME_FAULT
     assert "scenario 'tiger'" in caplog.text
+
+
+def test_what_a_game_raises_as_it_hides_or_tells_is_its_own_fault() -> None:
+    class Fails(KuhnPoker):
+        def hidden(self, seat: int, scenario: str) -> Sequence[str]:
+            raise KeyError(scenario)
+
+        def messages(self, seat: int, history: Sequence[str], scenario: str) -> Any:
+            raise KeyError(scenario)
+
+    table = visits.Table(Rules(Fails(), "own"), plain_names("own"), ["KJ"])
+    with pytest.raises(GameError, match=r"Fails\.hidden: it raises KeyError: 'KJ'"):
+        table.may_see(Role.ATTACKER)
+    game = visits.PersonGame(GameTask(0, "KJ", "visit", seed=0), Role.ATTACKER, table.rules)
+    with pytest.raises(GameError, match=r"Fails\.messages: it raises KeyError: 'KJ'"):
+        visits.Visits(table, cast(Any, None))._reads(game)
 
 
 def test_the_page_is_told_how_often_one_may_guess_and_whether_seat_0_begins() -> None:
