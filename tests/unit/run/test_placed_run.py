@@ -192,7 +192,7 @@ class TestWordsOfAFile:
         path.write_text("K J\nQ J\n")
         kuhn = parse_config({"game": {"name": "kuhn"}, "prompts": "lines"})
         assert words_of_file(kuhn, path) == {"kuhn": ["KJ", "QJ"]}
-        monkeypatch.setattr(Reads, "scenario_of", lambda self, text: {}[text])
+        monkeypatch.setattr(Reads, "scenario_of", lambda self, text: dict[str, str]()[text])
         with pytest.raises(GameError, match=r"scenarios.txt, line 1: Reads.scenario_of: it raises KeyError: 'K J'"):
             words_of_file(kuhn, path)
 
