@@ -269,7 +269,7 @@ def test_words_writes_a_list_that_train_accepts(tmp_path: Path) -> None:
 def test_words_of_another_game_are_its_scenarios(command: tuple[str, ...], run: Any, tmp_path: Path) -> None:
     (tmp_path / "deals.txt").write_text("KJ\nK J\n")
     error = run(command[0], "kuhn", *command[1:], "--words", "deals.txt", "--out", "games.json")
-    assert "deals.txt, line 2: 'K J' is no scenario of kuhn; write one a line, such as '" in error
+    assert "deals.txt, line 2: 'K J' is no scenario of kuhn, such as '" in error
 
 
 def test_words_without_a_file_to_write_says_what_there_is(run: Any) -> None:
