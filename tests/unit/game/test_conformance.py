@@ -207,7 +207,7 @@ RULINGS = {
     "the end reason is ' '": ruled(lambda _: win(1, " ")),
     "an end reason has 65 characters; at most 64": ruled(lambda _: win(1, "x" * 65)),
     "the reason is 7": ruled(lambda _: win(1, reason=cast(Any, 7))),
-    "rule raises RuntimeError: no such move (scenario '": ruled(raises),
+    "rule raises RuntimeError: no such move in test_conformance.py, line ": ruled(raises),
     "rule changes the history that it is given": spoiled(
         rule=lambda self, history, scenario: (
             Colours.rule(self, [*history, *history[:0]], scenario) or history.append("")
@@ -366,7 +366,7 @@ class TestOrder:
     @pytest.mark.parametrize(
         ("to_move", "said"),
         [
-            (raises, "to_move raises RuntimeError: no such move (scenario '"),
+            (raises, "to_move raises RuntimeError: no such move in test_conformance.py, line "),
             (lambda self, history, scenario: history.append("x") or 0, "to_move changes the history"),
             (lambda self, history, scenario: random.randint(0, 1), "to_move gives another answer when it is asked"),
         ],
@@ -465,7 +465,7 @@ NUMBERS = count()
     ("fact", "said"),
     [
         (lambda *_: None, "fact returns None; return a text (scenario '"),
-        (raises, "fact raises RuntimeError: no such move (scenario '"),
+        (raises, "fact raises RuntimeError: no such move in test_conformance.py, line "),
         (lambda *_: str(next(NUMBERS)), "fact gives another answer when it is asked again"),
     ],
 )
