@@ -26,7 +26,7 @@ from cluster.monitor.terminal import say
 from cluster.planning.micro_batches import with_planned_learner
 from cluster.planning.model_size import model_size
 from cluster.planning.reservation import free, reservation_of
-from cluster.run.checkpoint import to_resume
+from cluster.run.checkpoint import check_goes_on, to_resume
 from cluster.run.parts import Prepared
 from cluster.run.run import CONCURRENCY_GROUPS, Run, RunHandle
 from cluster.runtime.output_files import label_of
@@ -71,13 +71,16 @@ RUN_SILENT_S = 300.0  # a Run whose process is stopped, or so busy that it is as
 def prepare(config: RunConfig, folder: Path, resume: bool) -> Prepared:
     """Makes all checks that are possible before Ray is started. Raises SpagError for the first fault. Writes nothing: a
     run that cannot be resumed keeps its configuration and how it ended."""
+    found = None
     if resume and folder.exists():
-        to_resume(folder, config.checkpoint)
+        found = to_resume(folder, config.checkpoint)
         check_continues(folder, config)
     else:
         check_can_be_made(folder)
     cards = cards_of(config)
     words, held_out = every_words(config, cards)
+    if found is not None:
+        check_goes_on(*found, config, words)
     check_files(config)
     model = resolve_model(config.model)
     of_run = words, held_out, list(cards)

@@ -30,6 +30,7 @@ from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import stage_of
 from spag_ray.errors import LeaseLostError, RunFolderError
 from spag_ray.game.rules import Role
+from spag_ray.games.of_config import Scenarios
 from spag_ray.host.whole_files import open_as_folder, sync_file, sync_folder, write_atomically
 from spag_ray.results.former_records import named_state
 from spag_ray.results.matches import Match, change_matches
@@ -40,6 +41,7 @@ FORMAT = 1
 _MARK = "COMPLETE"
 _STATE = "state.json"
 _REPLACED = ".replaced"
+_MID_STAGE = "-step-"
 
 
 @dataclass
@@ -275,6 +277,32 @@ def to_resume(folder: Path, config: CheckpointConfig) -> tuple[Path, RunState] |
             "-o checkpoint.may_begin_again=true"
         )
     return found
+
+
+def check_goes_on(checkpoint: Path, state: RunState, config: RunConfig, words: Scenarios) -> None:
+    """Raises RunFolderError if a run of this configuration, with these words to train on, cannot go on from a
+    checkpoint: its learners would have weights of a later round than the last, whose results these would be called, or
+    it would train on words that are held out now."""
+    begun = max(state.rounds, Stage.parse(checkpoint.name.lstrip(".").partition(_MID_STAGE)[0]).round)
+    if config.schedule == "stream":
+        begun = -(-state.parts // config.versions_per_round)
+    if config.self_play.rounds < begun:
+        raise RunFolderError(
+            f"{checkpoint}: round {begun} has begun, but self_play.rounds is {config.self_play.rounds}; set it to at "
+            f"least {begun}, or move the checkpoints of later rounds away"
+        )
+    for game, _, before in (state.words or {}).get("games", ()):
+        if list(words[game]) != before:
+            raise RunFolderError(
+                f"{checkpoint}: the words of {game} are not those that the run was started with, so some that it "
+                "trains on would be held out now; bring the former ones back (words.source, words.deck, or the game's "
+                "own), or start another run"
+            )
+
+
+def mid_stage(stage: str, num_steps_done: int) -> str:
+    """The name of a checkpoint that is saved between two steps of a stage."""
+    return f"{stage}{_MID_STAGE}{num_steps_done}"
 
 
 def set_aside(episodes: Path, state: RunState, config: RunConfig) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from cluster.fleet.publisher import published_in
 from cluster.learning.stage_samples import TrainingStage
-from cluster.run.checkpoint import Checkpoints, RunState, has_weights_of, keep_matches, set_aside, to_resume
+from cluster.run.checkpoint import Checkpoints, RunState, has_weights_of, keep_matches, mid_stage, set_aside, to_resume
 from cluster.run.parts import RunParts
 from spag_ray.errors import LearnersLostError
 from spag_ray.results.lines import CheckpointLine, ResumedLine, SetAsideLine
@@ -73,7 +73,7 @@ class Recovery:
             # Words and league as at the stage's start: when resumed, the stage starts there and gets the same games.
             # The league has drawn opponents for it since the last checkpoint.
             state = replace(self._last, league=self._parts.league.at_stage_start)
-            self._write(f"{stage.stage}-step-{num_done}", state)
+            self._write(mid_stage(str(stage.stage), num_done), state)
 
     def _write(self, name: str, state: RunState) -> RunState:
         began = time.perf_counter()

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cluster.buffer.replay_buffer import ReplayBuffer
-from cluster.run.checkpoint import Checkpoints, RunState, keep_matches, set_aside, to_resume
+from cluster.run.checkpoint import Checkpoints, RunState, check_goes_on, keep_matches, set_aside, to_resume
 from cluster.runtime.run_folder import make_run_folder, reopen_run_folder
 from spag_ray.config.loading import load_config, parse_config
 from spag_ray.config.parts import CheckpointConfig
@@ -212,6 +212,30 @@ def test_a_run_that_has_published_does_not_begin_again_in_silence(tmp_path: Path
     written_by_another_version(tmp_path / "checkpoints" / "start", lambda state: state | {"format": 99})
     with pytest.raises(RunFolderError, match="its format is 99"):
         to_resume(tmp_path, CheckpointConfig(may_begin_again=True))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "name", "state", "begun"),
+    [
+        ("rounds", "spag-2", RunState(stage="spag-2", rounds=2), 2),
+        ("rounds", "spag-3-step-4", RunState(stage="spag-2", rounds=2), 3),
+        ("rounds", ".spag-3-step-4.replaced", RunState(stage="spag-2", rounds=2), 3),
+        ("rounds", "imitated-step-4", RunState(), 0),
+        ("stream", "version-4", RunState(stage="spag-2", rounds=2, parts=4), 2),
+        ("stream", "version-5", RunState(stage="spag-2", rounds=2, parts=5), 3),
+    ],
+)
+def test_a_run_does_not_end_at_a_round_before_the_one_it_is_in(
+    schedule: str, name: str, state: RunState, begun: int, tmp_path: Path
+) -> None:
+    rounds = {"games_per_round": 64} if schedule == "stream" else {}
+    for last in range(4):
+        config = parse_config({"schedule": schedule, "self_play": {"rounds": last, **rounds}})
+        if last >= begun:
+            check_goes_on(tmp_path / name, state, config, {})
+            continue
+        with pytest.raises(RunFolderError, match=f"{name}: round {begun} has begun, but self_play.rounds is {last}"):
+            check_goes_on(tmp_path / name, state, config, {})
 
 
 def test_whatever_ends_the_writing_the_one_before_is_left(tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ from rich.console import Console
 
 from cluster.commands.report import report_finished
 from cluster.commands.train import run_training
+from cluster.launch.placed_run import cards_of, every_words
+from cluster.run.checkpoint import check_goes_on, to_resume
 from cluster.runtime.run_folder import make_run_folder, reopen_run_folder
 from spag_ray.config.files import shown_config, write_config
-from spag_ray.config.loading import parse_config
+from spag_ray.config.loading import load_config, parse_config
 from spag_ray.episodes.log import read_log
 from spag_ray.errors import RunFolderError, SpagError
 from tests.support.full_disk import full_disk
@@ -27,6 +29,15 @@ def test_an_old_run_folder_is_reported(name: str, tmp_path: Path) -> None:
     num_games = sum(1 for log in (folder / "episodes").glob("*.log") for _ in read_log(log))
     assert f"{num_games} games" in said.getvalue()
     assert (folder / "report.html").stat().st_size > 100_000
+
+
+@pytest.mark.parametrize("name", ["rounds", "kuhn", "stream"])
+def test_an_old_run_goes_on_with_its_words(name: str, tmp_path: Path) -> None:
+    folder = placed(name, tmp_path)
+    config = load_config(str(folder / "config.yaml"))
+    found = to_resume(folder, config.checkpoint)
+    assert found is not None
+    check_goes_on(*found, config, every_words(config, cards_of(config))[0])
 
 
 def test_a_run_of_today_is_not_resumed_with_another_deck(tmp_path: Path) -> None:

@@ -22,12 +22,14 @@ from actors.models import load_tokenizer
 from cluster.launch import placed_run
 from cluster.launch.placed_run import any_words, prepare, training_words, words_of_file
 from cluster.monitor.terminal import say
+from cluster.run.checkpoint import Checkpoints, RunState
 from cluster.run.parts import Prepared
 from cluster.runtime import run_folder
 from cluster.runtime.run_folder import check_can_be_made, make_run_folder, note_stop
 from spag_ray.config.loading import load_config, parse_config
 from spag_ray.errors import ConfigError, GameError, InputError, RunFolderError
 from spag_ray.game.protocol import SEATS, seat_to_move
+from spag_ray.game.words import WordsOfGame, WordStream
 from spag_ray.games.kuhn import KuhnPoker
 from spag_ray.games.of_config import game_of, renderer_of
 from spag_ray.games.taboo.decks import load_deck
@@ -273,6 +275,21 @@ def test_a_run_that_cannot_be_resumed_keeps_its_configuration_and_how_it_ended(t
         prepare(parse_config({"words": words, "self_play": {"rounds": 9}}), folder, resume=True)
     assert (folder / "config.yaml").read_text() == before
     assert read_files(folder).ended == ("finished", "")
+
+
+def test_words_that_are_trained_on_are_never_held_out_in_a_later_attempt(tmp_path: Path) -> None:
+    file = tmp_path / "words.txt"
+    file.write_text("river\ncat\nlamp\nstone\n")
+    config = parse_config({"words": {"source": str(file), "num_held_out": 2}})
+    folder = make_run_folder(tmp_path / "run", config)
+    trained, _ = training_words(config, {})
+    state = WordStream([WordsOfGame("taboo", 1.0, tuple(trained))], config.seed).state()
+    with Checkpoints(folder, config.checkpoint).writing("start", RunState(order=1, words=state)):
+        pass
+    file.write_text("river\ncat\nlamp\nstone\nbread\n")
+    assert set(trained) & set(training_words(config, {})[1]), "a resume goes on with the former words"
+    with pytest.raises(RunFolderError, match="start: the words of taboo are not those that the run was started with"):
+        prepare(config, folder, resume=True)
 
 
 @pytest.mark.parametrize("has_written", [False, True])
