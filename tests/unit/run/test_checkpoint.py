@@ -238,6 +238,15 @@ def test_a_run_does_not_end_at_a_round_before_the_one_it_is_in(
             check_goes_on(tmp_path / name, state, config, {})
 
 
+def test_a_run_that_was_let_begin_again_once_is_not_for_ever(tmp_path: Path) -> None:
+    folder = make_run_folder(tmp_path / "run", parse_config({}))
+    reopen_run_folder(folder, parse_config({"checkpoint": {"may_begin_again": True, "keep_last": 3}}))
+    assert load_config(str(folder / "config.yaml")).checkpoint == CheckpointConfig(keep_last=3)
+    always = make_run_folder(tmp_path / "always", parse_config({"checkpoint": {"may_begin_again": True}}))
+    reopen_run_folder(always, load_config(str(always / "config.yaml")))
+    assert load_config(str(always / "config.yaml")).checkpoint.may_begin_again, "it was started so"
+
+
 def test_whatever_ends_the_writing_the_one_before_is_left(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, CheckpointConfig())
     save(checkpoints, "imitated", 1)
