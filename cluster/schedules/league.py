@@ -115,9 +115,10 @@ class LeaguePlay:
         folder.mkdir(exist_ok=True)
         if numbers != self.league.numbers:  # before any game is played under the new number
             write_atomically(self._numbers, json.dumps(self.league.numbers))
-        # Without an adapter its opponents could not answer: adapters are kept from the first version on.
-        is_first = self.config.sends_adapters and self.config.league.num_past > 0 and not self.league.kept
-        if is_new and may_keep and (is_first or self.league.wants(version)):
+        # Without an adapter its opponents could not answer: adapters are kept from the first version on, and where all
+        # that were kept have been removed from the folder.
+        is_only = self.config.sends_adapters and self.config.league.num_past > 0 and not self.league.kept
+        if may_keep and (is_only or (is_new and self.league.wants(version))):
             shutil.rmtree(folder / f"v{version}", ignore_errors=True)  # of an attempt that ended meanwhile
             folders = self._folders(version, [policy.name for policy in self.policies])
             self.publisher.wake_learners()  # they sleep since the version was published, if they share GPUs

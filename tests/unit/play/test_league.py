@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -469,6 +470,18 @@ def test_a_version_that_a_resumed_league_has_already_changes_nothing(tmp_path: P
     assert again == given, "the same opponents"
     play.new_version(4, may_keep=False)
     assert [past.version for past in play.league.kept] == [1, 2, 3], "weights from the middle of a stage"
+
+
+def test_opponents_that_are_adapters_play_also_where_all_kept_versions_were_removed(tmp_path: Path) -> None:
+    play, policy, engines = league_play(tmp_path, ADAPTERS, num_opponents=2, snapshot_every=2)
+    policy.version = 3
+    play.new_version(3)
+    saved = play.league.as_json()
+    shutil.rmtree(tmp_path / "league")
+    play.restore(saved)
+    policy.version = 4
+    play.new_version(3)
+    assert engines.given[-1] == ("policy-past", {"past-0": 4, "past-1": 4}), "else every game against them would fail"
 
 
 def test_versions_that_are_dropped_stay_on_disk_as_long_as_the_newest_checkpoint_has_them(tmp_path: Path) -> None:
