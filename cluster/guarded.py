@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import sys
 from collections.abc import Callable
 
 from spag_ray.errors import SpagError, extra
+from spag_ray.host.whole_files import REFUSED
 
 FLOORS = ("spag_ray", "actors", "learners", "cluster")
-# What a disk refuses, or a path that it does not take: no fault of the program. A missing file may be one.
-_REFUSED = (
-    *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS),
-    *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE),
-)
 
 
 def run_guarded(command: Callable[..., object]) -> int:
@@ -33,7 +28,7 @@ def run_guarded(command: Callable[..., object]) -> int:
         )
         return 2
     except OSError as error:
-        if error.errno not in _REFUSED or type(error).__module__ != OSError.__module__:  # Ray's are of other processes
+        if error.errno not in REFUSED or type(error).__module__ != OSError.__module__:  # Ray's are of other processes
             raise
         where = "" if error.filename is None else f"{error.filename}: "
         print(f"spag-ray: {where}{error.strerror}; check the path, its permissions and its disk", file=sys.stderr)

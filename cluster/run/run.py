@@ -36,11 +36,12 @@ from spag_ray.config.loading import without_environment
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import read_segment, stage_of
 from spag_ray.episodes.wire import decode
-from spag_ray.errors import CollapseError, InputError, StopRequestedError, meant
+from spag_ray.errors import CollapseError, InputError, RunFolderError, StopRequestedError, meant
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.game.words import Scenario
 from spag_ray.games.of_config import Scenarios
 from spag_ray.host.folder_lease import FolderLease
+from spag_ray.host.whole_files import REFUSED
 from spag_ray.results.evaluations import Evaluation
 from spag_ray.results.matches import Match
 from spag_ray.stages import LEARN, PLAY, Stage
@@ -273,11 +274,14 @@ class Run(Actor):
             yield
         except BaseException as error:
             is_stop = isinstance(error, StopRequestedError | CollapseError)
-            ended, reason = "stopped" if is_stop else "failed", str(error)
+            refused = refused_by_disk(error, self._folder)
+            ended, reason = "stopped" if is_stop else "failed", str(refused or error)
             try:
                 self.close()
             except Exception:  # what ended the run is told, and this is in its log
                 log.exception("not everything of the run could be closed")
+            if refused is not None:
+                raise refused from error
             raise
         else:
             self.close()
@@ -286,6 +290,17 @@ class Run(Actor):
 
 
 RunHandle: TypeAlias = Handle[Run]
+
+
+def refused_by_disk(error: BaseException, folder: Path) -> RunFolderError | None:
+    """What to tell of a file that a disk, perhaps of another process of the run, did not take; None for all else."""
+    cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
+    if not isinstance(cause, OSError) or cause.errno not in REFUSED:
+        return None
+    return RunFolderError(
+        f"{cause.filename or folder}: a file of the run cannot be written or read ({cause.strerror}); free disk space, "
+        "or look at the disk and its permissions, and continue with --resume"
+    )
 
 
 def last_episodes(folder: Path, count: int, outcome: str | None, stage: str | None) -> list[dict[str, Any]]:

@@ -26,6 +26,11 @@ from spag_ray.errors import InputError, RunFolderError, SpagError, meant_path
 LOCK_WITHIN_S = 60.0
 LOOK_EVERY_S = 0.02
 LEFT_AFTER_S = 3600.0  # a partial file that nobody has written to for so long is of a process that was killed
+# What a disk refuses, or a path that it does not take: no fault of the program. A missing file may be one.
+REFUSED = (
+    *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS),
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE),
+)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # Lustre mounted without `flock`, NFS without lockd
 _say = logging.getLogger("spag_ray")
 
