@@ -4,7 +4,7 @@
     tracking: {wandb: {project: taboo, mode: online}}      # uploaded during the run
 
 W&B receives the curves of curves.py and config.yaml. It does not receive code, the machine's name and load, or printed
-output. A resumed run continues the same W&B run.
+output. A resumed run continues the same W&B run; one that is resumed in a copy of its folder has its own.
 """
 
 from __future__ import annotations
@@ -123,9 +123,15 @@ def _end_service() -> None:
 
 def _id(folder: Path) -> str:
     """The id of a run, the same in every attempt. It is unique, because a project may have several folders of one
-    name."""
+    name. A run folder that was moved keeps it; a copy, of which the original is there, gets its own: two runs would be
+    drawn as one."""
     path = folder / "wandb" / "id.txt"
     path.parent.mkdir(exist_ok=True)
-    if not path.exists():
-        write_atomically(path, secrets.token_hex(8) + "\n")
-    return path.read_text(encoding="utf-8").strip()
+    own, before = "", ""
+    if path.exists():
+        own, _, before = path.read_text(encoding="utf-8").strip().partition("\n")
+    is_copy = bool(before) and Path(before) != folder and (Path(before) / "wandb" / "id.txt").exists()
+    if not own or is_copy:
+        own = secrets.token_hex(8)
+    write_atomically(path, f"{own}\n{folder}\n")
+    return own

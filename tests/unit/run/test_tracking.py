@@ -22,7 +22,7 @@ import pytest
 
 from cluster.tracking import wandb
 from cluster.tracking.recorder import Recorder
-from cluster.tracking.wandb import check_tracking
+from cluster.tracking.wandb import _id, check_tracking
 from spag_ray.config.loading import parse_config, to_yaml
 from spag_ray.config.parts import TrackingConfig
 from spag_ray.errors import ConfigError, RunFolderError
@@ -360,3 +360,14 @@ def logged(path: Path) -> Iterator[Mapping[str, Any]]:
             if record.HasField("history"):
                 items = record.history.item
                 yield {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
+
+
+def test_a_copied_run_folder_has_a_run_of_its_own_on_wandb_and_a_moved_one_keeps_its(tmp_path: Path) -> None:
+    run, copied, moved = (tmp_path / name for name in ("run", "copied", "moved"))
+    (run / "wandb").mkdir(parents=True)
+    (run / "wandb" / "id.txt").write_text("0123456789abcdef\n")  # of an earlier version
+    assert _id(run) == _id(run) == "0123456789abcdef"
+    shutil.copytree(run, copied)
+    assert _id(copied) == _id(copied) != "0123456789abcdef", "two runs would be drawn as one"
+    run.rename(moved)
+    assert _id(moved) == _id(moved) == "0123456789abcdef"
