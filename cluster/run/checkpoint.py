@@ -292,11 +292,11 @@ def check_goes_on(checkpoint: Path, state: RunState, config: RunConfig, words: S
             f"least {begun}, or move the checkpoints of later rounds away"
         )
     for game, _, before in (state.words or {}).get("games", ()):
-        if list(words[game]) != before:
+        if list(words.get(game, ())) != before:
             raise RunFolderError(
                 f"{checkpoint}: the words of {game} are not those that the run was started with, so some that it "
                 "trains on would be held out now; bring the former ones back (words.source, words.deck, or the game's "
-                "own), or start another run"
+                "own; versions.json has the packages), or start another run"
             )
 
 
