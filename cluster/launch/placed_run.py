@@ -69,10 +69,10 @@ RUN_SILENT_S = 300.0  # a Run whose process is stopped, or so busy that it is as
 
 
 def prepare(config: RunConfig, folder: Path, resume: bool) -> Prepared:
-    """Makes all checks that are possible before Ray is started. Raises SpagError for the first fault. Writes nothing: a
-    run that cannot be resumed keeps its configuration and how it ended."""
+    """Makes all checks that are possible before Ray is started. `resume`: the run that is in `folder`. Raises SpagError
+    for the first fault. Writes nothing: a run that cannot be resumed keeps its configuration and how it ended."""
     found = None
-    if resume and folder.exists():
+    if resume:
         found = to_resume(folder, config.checkpoint)
         check_continues(folder, config)
     else:

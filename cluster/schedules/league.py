@@ -98,8 +98,7 @@ class LeaguePlay:
 
     def end(self) -> None:
         """The run ends: leave only kept versions on disk. A run that resumes with more rounds drops the others, too."""
-        self._saved = set()
-        self._remove_dropped()
+        self.is_saved(None)
 
     def new_version(self, num_trained: int, may_keep: bool = True) -> None:
         """Keep the newest version, which training has made as its `num_trained`-th, if the league wants it, and draw
