@@ -281,6 +281,7 @@ class Run(Actor):
             except Exception:  # what ended the run is told, and this is in its log
                 log.exception("not everything of the run could be closed")
             if refused is not None:
+                log.error("the run ends", exc_info=error)  # which file it was, and where
                 raise refused from error
             raise
         else:
