@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.support.checks_here import make_checks_here
 from tests.support.loop import Loop
 from tests.support.tiny_model import TARGETS, make_tiny_model
 
@@ -96,9 +97,15 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture
+def checks_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Preflight's checks are made in this process."""
+    make_checks_here(monkeypatch)
+
+
 @pytest.fixture(scope="module")
 def local_ray() -> Iterator[None]:
-    """One Ray for the tests of a file. Tests must leave nothing running in it."""
+    """One Ray for the tests of a file, whose runs are checked in this process. Tests must leave nothing running in it."""
     import psutil
     import ray
 
@@ -114,7 +121,8 @@ def local_ray() -> Iterator[None]:
         return found
 
     before = engine_processes()
-    with ray_session(ClusterConfig(num_cpus=2, object_store_gib=0.3)):
+    with ray_session(ClusterConfig(num_cpus=2, object_store_gib=0.3)), pytest.MonkeyPatch.context() as patch:
+        make_checks_here(patch)
         yield
         assert list(ray.util.list_named_actors()) == []
         groups = ray.util.placement_group_table().values()

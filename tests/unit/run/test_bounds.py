@@ -27,7 +27,7 @@ from cluster.runtime import ray_session
 from cluster.runtime.ray_session import ClusterError, NoAnswerError, get
 from cluster.types import Progress
 from spag_ray.config.loading import parse_config
-from spag_ray.errors import ConfigError, InputError
+from spag_ray.errors import ConfigError, InputError, ModelError
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -249,6 +249,11 @@ def test_a_check_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_check_whose_process_was_killed_is_one_line() -> None:
     with pytest.raises(preflight.EndedError, match="was ended; was it out of memory"):
         preflight.in_a_process(signal.raise_signal, signal.SIGKILL)
+
+
+def test_a_fault_that_a_check_finds_in_its_process_is_raised_here(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no such model folder"):
+        preflight.in_a_process(preflight.resolve_model, str(tmp_path / "absent"))
 
 
 def test_an_interrupt_ends_a_check() -> None:

@@ -32,7 +32,7 @@ from tests.support.tiny_model import TARGETS, make_tiny_model
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, checks_here: None) -> Any:
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str) -> str:

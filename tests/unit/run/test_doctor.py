@@ -108,7 +108,11 @@ def test_what_a_check_says_is_printed_as_it_is(tmp_path: Path, monkeypatch: pyte
     assert console.export_text() == f"fail  model         {told}\n1 check failed\n"
 
 
-def test_a_prompt_file_in_german_is_a_failed_check(tiny_model: Path, words: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("checks_here")
+def test_a_prompt_file_in_german_is_a_failed_check(
+    tiny_model: Path, words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "check_imports", lambda _: None)
     path = tmp_path / "german.yaml"
     path.write_text(
         "style: chat\nclaim: Ich kenne das Wort! Es ist `{word}`!\n"

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from cluster.checks import preflight
 from cluster.checks.check_results import CheckResult
 from cluster.commands import doctor
 from tests.support.model_folders import CAN_START, CANNOT_START
@@ -15,11 +14,9 @@ from tests.support.runs import tiny_run
 
 
 @pytest.fixture
-def checked(tiny_model: Path, words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def checked(tiny_model: Path, words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checks_here: None) -> Any:
     """The results for the tiny model's folder after a change, in this process and without a Ray."""
-    monkeypatch.setattr(doctor, "in_a_process", lambda check, *arguments, **_: check(*arguments))
     monkeypatch.setattr(doctor, "check_imports", lambda _: None)
-    monkeypatch.setattr(preflight, "_silence", lambda: None)
 
     def results(change: Any, **settings: Any) -> list[CheckResult]:
         folder = tmp_path / "model"
