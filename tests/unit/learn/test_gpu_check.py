@@ -299,11 +299,12 @@ def test_a_check_that_breaks_or_hangs_says_so_leaving_nothing(tmp_path: Path, mo
 WAITING = """
 import sys, tempfile
 from cluster.gpu_check import run_checks
-from tests.support.gpu_checks import waits
+from tests.support.gpu_checks import passes, waits
 
 if __name__ == "__main__":
     tempfile.tempdir = sys.argv[1]
     run_checks.METHODS = (sys.argv[2],) * 2
+    run_checks.MODEL = run_checks.Check("model", passes, 60, ())  # what it makes is not used
     run_checks.CHECKS = (run_checks.Check("waits", waits, 60, ()),)
     run_checks.run_all("tiny", "cpu")
 """
