@@ -42,6 +42,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
             item.fixturenames += {"loop"} - {*item.fixturenames}
+        if item.get_closest_marker("parallel") and "local_ray" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))  # one Ray for the tests of a file
         folder = item.path.relative_to(TESTS).parts[0]
         marks = TIERS & {mark.name for mark in item.iter_markers()}
         if folder == "integration" and not marks:
@@ -105,7 +107,7 @@ def checks_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def local_ray() -> Iterator[None]:
-    """One Ray for the tests of a file, whose runs are checked in this process. Tests must leave nothing running in it."""
+    """One Ray for the tests of a file; their runs are checked in this process. They must leave nothing running in it."""
     import psutil
     import ray
 

@@ -24,6 +24,7 @@ from spag_ray.episodes.log import read_log
 from spag_ray.errors import RunFolderError
 from spag_ray.host.folder_lease import FolderLease
 from tests.support.bare_environment import of_extra, python_with, site_packages
+from tests.support.listening import free_ports
 from tests.support.notebooks import NOTEBOOKS, executed
 from tests.support.runs import PENALISED, records_of, stream_run, tiny_run
 from tests.support.typed import CTRL_C, typed
@@ -126,19 +127,6 @@ def client(head: Head, tmp_path_factory: pytest.TempPathFactory) -> Head:
     assert "ray" in names
     assert not names & {"torch", "vllm", "deepspeed", "transformers"}
     return replace(head, program=str(python), environment={**head.environment, "PYTHONPATH": str(ROOT)})
-
-
-def free_ports(count: int) -> list[int]:
-    """Below those that Ray gives to workers."""
-    sockets = [socket.socket() for _ in range(200)]
-    found = []
-    for port, each in zip(range(7100 + os.getpid() % 1000, 9999), sockets, strict=False):
-        with each:
-            if each.connect_ex(("127.0.0.1", port)) != 0:
-                found.append(port)
-        if len(found) == count:
-            return found
-    raise AssertionError("no free ports")
 
 
 def answers(port: int) -> bool:

@@ -23,6 +23,7 @@ from tests.support.loop import Loop
 from tests.support.policies import ask, snapshot_of
 from tests.support.tiny_model import make_tiny_model, make_tiny_relative
 
+pytestmark = pytest.mark.parallel
 CONFIG = EngineConfig(dtype="float32", max_model_len=512, kv_cache_gib=0.1, max_num_seqs=16)
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 

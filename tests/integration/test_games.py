@@ -25,7 +25,7 @@ from tests.support.runs import quiet, records_of, steps_of, tiny_run
 from tests.support.tiny_model import make_tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.usefixtures("local_ray")
+pytestmark = [pytest.mark.parallel, pytest.mark.usefixtures("local_ray")]
 
 WORDS = ("kuhn", "poker", "cards", "card", "jack", "queen", "check", "bet", "call", "fold", "player", "other", "chip")
 WORDS += ("duel", "secret", "number", "numbers", "high", "low", "above", "below", "first", "bets", *"123456789")

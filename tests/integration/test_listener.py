@@ -20,7 +20,7 @@ from spag_ray.training_data.game_samples import game_samples
 from spag_ray.training_data.information_gain import gains
 from tests.support.runs import quiet, records_of, tiny_run
 
-pytestmark = pytest.mark.usefixtures("local_ray")
+pytestmark = [pytest.mark.parallel, pytest.mark.usefixtures("local_ray")]
 
 
 def check_scores(episodes: Sequence[Episode], model: Path) -> None:

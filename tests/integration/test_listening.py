@@ -16,6 +16,7 @@ from spag_ray.config.run import RunConfig
 from tests.support.listening import listening_at
 
 
+@pytest.mark.parallel
 @pytest.mark.timeout(280)
 def test_a_local_ray_with_engines_listens_on_loopback_and_logs_no_secret(tiny_model: Path, tmp_path: Path) -> None:
     secret = "hf_that_no_log_may_have"

@@ -13,6 +13,8 @@ from spag_ray.results.matches import read_matches
 from tests.support.old_run_folders import placed
 from tests.support.runs import quiet, records_of, steps_of
 
+pytestmark = [pytest.mark.parallel, pytest.mark.timeout(300), pytest.mark.usefixtures("local_ray")]
+
 
 def config_of(folder: Path, **self_play: int) -> RunConfig:
     settings = yaml.safe_load((folder / "config.yaml").read_text())
@@ -20,8 +22,6 @@ def config_of(folder: Path, **self_play: int) -> RunConfig:
     return parse_config(settings)
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.usefixtures("local_ray")
 @pytest.mark.parametrize("name", ["rounds", "kuhn"])
 def test_an_old_run_of_rounds_is_resumed_for_one_round_more(name: str, tmp_path: Path) -> None:
     folder = placed(name, tmp_path)
@@ -36,8 +36,6 @@ def test_an_old_run_of_rounds_is_resumed_for_one_round_more(name: str, tmp_path:
 
 
 @pytest.mark.long  # a third run
-@pytest.mark.timeout(300)
-@pytest.mark.usefixtures("local_ray")
 def test_matches_that_an_old_run_has_begun_go_on_in_their_logs(tmp_path: Path) -> None:
     folder = placed("rounds", tmp_path)
     (folder / "matches.json").write_text("[]")
@@ -57,8 +55,6 @@ def test_matches_that_an_old_run_has_begun_go_on_in_their_logs(tmp_path: Path) -
 
 
 @pytest.mark.long  # another whole run
-@pytest.mark.timeout(300)
-@pytest.mark.usefixtures("local_ray")
 def test_an_old_stream_is_resumed_mid_round_and_learns_every_game_once(tmp_path: Path) -> None:
     folder = placed("stream", tmp_path)
     run_training(config_of(folder), folder, quiet(), resume=True)

@@ -5,12 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from cluster.launch.parcel import PACKAGES, is_sent, parcel_of
 from tests.support.runs import tiny_run
 
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.parallel
 
 
 def test_what_a_job_is_sent_is_enough_to_run_from(tmp_path: Path) -> None:

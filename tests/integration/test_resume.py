@@ -92,6 +92,7 @@ def uninterrupted(greedy: RunConfig, tmp_path_factory: pytest.TempPathFactory) -
     return folder
 
 
+@pytest.mark.parallel
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "is_time",

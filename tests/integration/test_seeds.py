@@ -10,6 +10,7 @@ from spag_ray.config.loading import load_config, to_yaml
 from tests.support.runs import PENALISED, steps_of, tiny_run
 
 
+@pytest.mark.parallel
 @pytest.mark.timeout(600)
 def test_two_seeds_train_in_turn_and_end_with_their_table(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     config = tiny_run(

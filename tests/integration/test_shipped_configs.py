@@ -19,7 +19,7 @@ from tests.support.shipped import SHIPPED
 from tests.support.shrunk import shrunk
 from tests.support.tiny_model import make_tiny_model
 
-pytestmark = pytest.mark.usefixtures("local_ray")
+pytestmark = [pytest.mark.parallel, pytest.mark.usefixtures("local_ray")]
 
 # Rounds with players in turn; the others take longer or are much the same (test_stream.py, test_adapters.py).
 QUICK = ("colocated_1gpu",)

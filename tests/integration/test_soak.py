@@ -11,6 +11,7 @@ from spag_ray.config.loading import load_config
 from spag_ray.config.parts import ClusterConfig
 
 
+@pytest.mark.parallel
 @pytest.mark.parametrize("part", ["small", "played"])
 def test_each_part_of_the_soak_plays_its_games_and_is_reported(tmp_path: Path, part: str) -> None:
     run, games = {"small": (soak.run_small, 2000), "played": (soak.run_played, 1000)}[part]

@@ -20,7 +20,7 @@ from spag_ray.training_data.samples import GameSample, Sample
 from spag_ray.training_data.stage_spec import StageSpec, learning_rate_at
 from tests.support.runs import steps_of, tiny_run
 
-pytestmark = pytest.mark.usefixtures("local_ray")
+pytestmark = [pytest.mark.parallel, pytest.mark.usefixtures("local_ray")]
 RATE, KL_COEFF, TEMPERATURE = 1e-2, 0.2, 1.5
 
 

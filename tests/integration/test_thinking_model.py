@@ -27,6 +27,7 @@ def thinking_model(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.parallel
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("local_ray")
 def test_thoughts_are_trained_on_and_nobody_else_reads_them(thinking_model: Path, words: Path, tmp_path: Path) -> None:

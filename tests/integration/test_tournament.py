@@ -24,6 +24,7 @@ from spag_ray.episodes.log import read_log
 from spag_ray.errors import ModelError
 from spag_ray.results.matches import Game, read_matches
 from tests.support.faults import kill_engine
+from tests.support.listening import free_ports
 from tests.support.runs import PENALISED, quiet, records_of, said, tiny_run
 
 
@@ -31,9 +32,7 @@ from tests.support.runs import PENALISED, quiet, records_of, said, tiny_run
 def served(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The tiny model behind vLLM's own server, on loopback."""
     log_path = tmp_path_factory.mktemp("served") / "server.log"
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
+    (port,) = free_ports(1)
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(tiny_model)]
     command += ["--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(port), "--enforce-eager"]
     command += ["--max-model-len", "512", "--dtype", "float32", "--max-num-seqs", "8"]
@@ -82,6 +81,7 @@ def play(tmp_path: Path, tiny_model: Path, words: Path, capsys: pytest.CaptureFi
     return play
 
 
+@pytest.mark.parallel
 @pytest.mark.parametrize("kind", ["transformers", pytest.param("vllm", marks=pytest.mark.long)])
 def test_engines_take_one_players_weights_after_anothers(
     kind: str, tmp_path: Path, tiny_model: Path, other_tiny_model: Path, play: Play, capsys: pytest.CaptureFixture[str]
@@ -136,6 +136,7 @@ def test_a_players_engine_that_is_killed_is_replaced_and_the_match_is_played(
     assert replaced == {"engine-defender-1-0", "engine-attacker-1-0"}
 
 
+@pytest.mark.parallel
 def test_a_served_model_meets_the_expert(tmp_path: Path, served: str, play: Play) -> None:
     """Slow: a vLLM server. What was played is kept when others play."""
     games = play("--player", f"far={served}", "--player", "expert=scripted", "--against", "expert")
