@@ -107,7 +107,7 @@ def checks_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def local_ray() -> Iterator[None]:
-    """One Ray for the tests of a file; their runs are checked in this process. They must leave nothing running in it."""
+    """One Ray for a file's tests, whose runs are checked in this process. They must leave nothing running in it."""
     import psutil
     import ray
 

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
@@ -20,12 +19,15 @@ class _Here(Executor):
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
         future = Future[Any]()
-        with patch.dict(os.environ):  # what a check sets would have ended with its process
-            try:
-                sent = pickle.loads(pickle.dumps(arguments))
-                future.set_result(function(*sent, **options))
-            except Exception as error:
-                future.set_exception(error)
+        before = dict(os.environ)
+        try:
+            sent = pickle.loads(pickle.dumps(arguments))
+            future.set_result(function(*sent, **options))
+        except Exception as error:
+            future.set_exception(error)
+        for name in os.environ.keys() - before.keys():  # what a check sets ends with its process
+            del os.environ[name]
+        os.environ.update({name: value for name, value in before.items() if os.environ.get(name) != value})
         if logging := sys.modules.get("transformers.utils.logging"):  # a check silences it
             logging.enable_progress_bar()
             logging.set_verbosity_warning()

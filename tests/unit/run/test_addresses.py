@@ -132,7 +132,7 @@ def test_a_name_that_no_host_can_have_is_one_line(said: Any, host: str) -> None:
     )
 
 
-def test_where_nobody_listens_a_session_says_so_at_once(said: Any) -> None:
+def test_where_nobody_listens_a_session_says_so_at_once(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as closed:  # bound, never listening
         closed.bind(("127.0.0.1", 0))
         address = f"ray://127.0.0.1:{closed.getsockname()[1]}"
@@ -140,6 +140,7 @@ def test_where_nobody_listens_a_session_says_so_at_once(said: Any) -> None:
             assert f"{address} does not answer this session: Connection refused; is it the client port" in said(
                 *command
             )
+            monkeypatch.setattr("cluster.console._LISTENS_WITHIN_S", 0.5)  # the first has waited in full
 
 
 @pytest.mark.parametrize(("status", "body"), [(200, b"<html>a page</html>"), (200, b"{}"), (200, b"[]"), (500, b"")])

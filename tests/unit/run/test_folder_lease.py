@@ -455,7 +455,10 @@ def test_a_release_leaves_the_lease_to_a_living_process_of_the_run(tmp_path: Pat
 
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("lives", [True, False])
-def test_a_release_writes_for_a_process_elsewhere_only_if_it_sends_no_heartbeat(lives: bool, tmp_path: Path) -> None:
+def test_a_release_writes_for_a_process_elsewhere_only_if_it_sends_no_heartbeat(
+    lives: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_lease, "SILENT_WITHIN_S", 2.0)  # instead of 15: heartbeats come faster, too
     lease = take(tmp_path)
     rewrite(tmp_path, host="far", machine="far 1 pid:[1]")
     over = threading.Event()
