@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from cluster.gpu_check.processes import LOG, in_a_process
 from cluster.gpu_check.run_checks import CHECKS, ENGINE, MODULES
 from tests.support.bare_environment import python_with
 from tests.support.gpu_checks import starts_without_memory
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 ON_CPU = ["-m", "benchmarks.gpu_check", "--device", "cpu", "--shape", "tiny"]
@@ -72,10 +72,7 @@ def test_a_run_that_is_cut_off_ends_with_all_its_processes() -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
     row = json.loads(ended.stdout.splitlines()[-1])["checks"][-1]
     assert (row["status"], row["text"].split(",")[0][:13]) == ("not reached", "cut off after")
-    until = time.monotonic() + 5  # the server that checks are forked from ends when it sees that its parent has ended
-    while marked() and time.monotonic() < until:
-        time.sleep(0.1)
-    assert marked() == []
+    wait_until(lambda: not marked(), 5, "the server that checks are forked from sees that its parent has ended")
 
 
 def marked() -> list[str]:

@@ -33,6 +33,7 @@ from spag_ray.config.loading import load_config
 from spag_ray.config.run import RunConfig
 from spag_ray.training_data.stage_spec import StageSpec
 from tests.support.gpu_checks import hangs, is_killed, leaves_a_process, passes, raises
+from tests.support.waiting import is_running, wait_until
 
 # What a machine with torch, transformers and DeepSpeed alone does not have; DeepSpeed itself brings pydantic.
 ABSENT = ("ray", "vllm", "pydantic", "xxhash", "peft", "lm_eval")
@@ -258,13 +259,6 @@ def test_the_next_check_waits_until_the_lasts_memory_is_free(tmp_path: Path, mon
     assert processes.wait_until_free([1000, 0]) == "20.0 GiB more than before are in use on a GPU after 0 s"
 
 
-def is_running(process: int) -> bool:
-    try:
-        return (Path("/proc") / str(process) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def test_a_check_that_breaks_or_hangs_says_so_leaving_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told("tiny", tmp_path, "cpu")
 
@@ -329,10 +323,7 @@ def test_a_check_ends_with_the_command_in_any_way(by: signal.Signals, method: st
     assert is_running(check)
     command.send_signal(by)
     assert command.wait(30) == code
-    until = time.monotonic() + 20
-    while is_running(check) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert not is_running(check)
+    wait_until(lambda: not is_running(check), 20)
 
 
 def test_sigterm_is_again_what_it_was_when_all_checks_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
+
+from tests.support.waiting import is_running, wait_until
 
 # The child of the fork writes its number when the kernel knows what to do.
 PARENT = """
@@ -24,26 +25,15 @@ print(os.waitstatus_to_exitcode(os.wait()[1]))
 """
 
 
-def is_running(process: int) -> bool:
-    try:
-        return (Path("/proc") / str(process) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def test_it_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     child = tmp_path / "child"
     parent = subprocess.Popen([sys.executable, "-c", PARENT, str(child), "in time"])
-    until = time.monotonic() + 60
-    while not (child.exists() and child.read_text()) and time.monotonic() < until:
-        time.sleep(0.05)
+    wait_until(lambda: child.exists() and child.read_text(), 60)
     number = int(child.read_text())
     assert is_running(number)
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait(10)
-    while is_running(number) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not is_running(number)
+    wait_until(lambda: not is_running(number), 60)
 
 
 def test_it_ends_at_once_if_its_parent_has_ended_before(tmp_path: Path) -> None:
