@@ -69,7 +69,7 @@ test: $(STAMP) ## run the quick tests, tests/unit
 
 test-all: $(STAMP) ## run the slow tests, tests/integration: whole runs, clusters, a browser
 	@failed=0
-	$(BIN)/python -m pytest tests/integration -m "slow and parallel" -n 2 --dist loadgroup || failed=1
+	$(BIN)/python -m pytest tests/integration -m "slow and parallel" -n 2 --dist loadfile || failed=1
 	$(BIN)/python -m pytest tests/integration -m "slow and not parallel" --durations 30 || failed=1
 	exit $$failed
 

@@ -42,8 +42,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
             item.fixturenames += {"loop"} - {*item.fixturenames}
-        if item.get_closest_marker("parallel") and "local_ray" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))  # one Ray for the tests of a file
         folder = item.path.relative_to(TESTS).parts[0]
         marks = TIERS & {mark.name for mark in item.iter_markers()}
         if folder == "integration" and not marks:

@@ -22,7 +22,7 @@ from spag_ray.config.loading import to_yaml
 from tests.support.dockerfile import Stage, sent_files, stages_of
 from tests.support.runs import tiny_run
 
-pytestmark = [pytest.mark.parallel, pytest.mark.xdist_group("container")]  # one image
+pytestmark = pytest.mark.parallel
 
 ROOT = Path(__file__).resolve().parents[2]
 PATHS = re.compile(r"(?<![\w.:/])/(opt|src|wheel|tmp|home|var)\b")
