@@ -403,7 +403,7 @@ def check_with_imports(config: RunConfig, check: Callable[..., None], mark: str 
             known.add([mark])
 
 
-def in_a_process(check: Callable[..., None], *arguments: Any, downloads: bool = False) -> None:
+def in_a_process(check: Callable[..., object], *arguments: Any, downloads: bool = False) -> None:
     """Runs a check in its own process, so that this process does not keep the libraries that it imports (0.4 GiB).
     Raises ConfigError if it takes longer than CHECK_WITHIN_S; if it `downloads` data sets, DOWNLOAD_WITHIN_S. Raises
     EndedError if it was ended."""
@@ -432,7 +432,7 @@ def in_a_process(check: Callable[..., None], *arguments: Any, downloads: bool = 
             ) from error
 
 
-def _told(check: Callable[..., None], *arguments: Any) -> None:
+def _told(check: Callable[..., object], *arguments: Any) -> None:
     """Calls a check; an error that cannot be sent to another process is sent as its name and text."""
     try:
         check(*arguments)

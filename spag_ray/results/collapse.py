@@ -75,7 +75,7 @@ Figures = Mapping[str, Figure]
 
 @dataclass(frozen=True)
 class Change:
-    """An alarm or its end: `figure` is outside `low` to `high`, what it may be after stage `before`, or inside again."""
+    """An alarm or its end: `figure` is outside `low` to `high`, what it may be after `before`, or inside it again."""
 
     figure: str
     is_alarm: bool
