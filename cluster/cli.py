@@ -482,5 +482,5 @@ def _console(of: type[Console] = Console) -> Console:
 
 
 def main() -> None:
-    """The console script."""
+    """What `spag_ray.__main__` calls."""
     sys.exit(run_guarded(app))

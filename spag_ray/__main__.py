@@ -8,7 +8,8 @@ def main() -> None:
     try:
         from cluster.cli import main as command_line
     except KeyboardInterrupt:  # imports take seconds, on a slow disk a minute
-        sys.exit("Aborted.")
+        print("Aborted.", file=sys.stderr)
+        sys.exit(130)  # as a command's own import, or its work
     command_line()
 
 

@@ -88,7 +88,9 @@ def disk_checks(config: RunConfig, size: ModelSize, run_dir: Path) -> Iterator[C
     parent = next(each for each in run_dir.absolute().parents if each.exists())
     if (free := shutil.disk_usage(parent).free) < needed:
         told = f"{run_dir} takes up to {needed / GIB:.1f} GiB and its logs of games, and {parent} has {free / GIB:.1f}"
-        yield CheckResult("disk", "warn", f"{told} free; make room, or lower checkpoint.keep_last")
+        keeps = config.checkpoint.enabled and config.checkpoint.keep_last > 1
+        remedy = "make room, or lower checkpoint.keep_last" if keeps else "make room"
+        yield CheckResult("disk", "warn", f"{told} free; {remedy}")
 
 
 def report_checks(

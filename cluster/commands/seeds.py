@@ -47,7 +47,7 @@ _say = partial(say, highlight=False)
 # `python -m spag_ray`, but a run gets a SIGTERM if this process is killed: nobody else would stop it.
 _CHILD = (
     "import signal, sys; from spag_ray.host.processes import end_with; end_with(int(sys.argv.pop(1)), "
-    "signal.SIGTERM); from cluster.cli import main; main()"
+    "signal.SIGTERM); from spag_ray.__main__ import main; main()"
 )
 
 

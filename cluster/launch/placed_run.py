@@ -59,9 +59,11 @@ from spag_ray.game.rules import Role
 from spag_ray.game.words import read_lines, read_words
 from spag_ray.games.of_config import Scenarios, game_of, scenarios_of, style_of
 from spag_ray.games.registry import module_to_send
+from spag_ray.games.taboo.deck_file import read_deck
 from spag_ray.games.taboo.decks import Deck, easy_cards, load_deck, split_words, without_words
 from spag_ray.games.taboo.prompt_file import untold_guesses
 from spag_ray.host.folder_lease import FolderLease, held
+from spag_ray.host.whole_files import given_text
 from spag_ray.results.game_names import told_apart
 
 STATUS_WITHIN_S = 5.0
@@ -80,7 +82,7 @@ def prepare(config: RunConfig, folder: Path, resume: bool) -> Prepared:
     cards = cards_of(config)
     words, held_out = every_words(config, cards)
     if found is not None:
-        check_goes_on(*found, config, words)
+        check_goes_on(*found, config, words, held_out)
     check_files(config)
     model = resolve_model(config.model)
     of_run = words, held_out, list(cards)
@@ -172,8 +174,10 @@ def training_words(config: RunConfig, cards: Deck) -> tuple[list[str], list[str]
         every, source = sorted(cards), config.words.cards_from
     else:
         source = config.words.source
-        is_shipped = not Path(source).is_file() and (config_root() / "decks" / f"{source}.yaml").is_file()
-        if source.endswith((".yaml", ".yml")) or is_shipped:
+        is_file = Path(source).is_file()
+        is_shipped = not is_file and (config_root() / "decks" / f"{source}.yaml").is_file()
+        may_be = is_file and source.endswith((".yaml", ".yml"))
+        if is_shipped or (may_be and read_deck(given_text(source, "words"))[0]):
             told = f"words.source: {source} is a deck, not a list of words"
             raise ConfigError(f"{told}; set words.source: deck, and words.deck: {source}")
         every = read_words(source)
@@ -214,7 +218,7 @@ def words_of_file(config: RunConfig, path: Path) -> Scenarios:
     name, game = config.game.full_name, game_of(config)
     if config.game.has_cards:
         return {name: read_words(path)}
-    every = () if isinstance(game, ReadsScenarios) else listed(game)
+    every = {} if isinstance(game, ReadsScenarios) else dict.fromkeys(listed(game))  # looked up for each line
     found = []
     for number, text in enumerate(read_lines(path, "scenario"), start=1):
         try:

@@ -10,6 +10,7 @@ for every channel.
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from spag_ray.config.run import RunConfig
 from spag_ray.errors import LearnersLostError, WeightSyncError
 
 # For the answers of engines that wait, inside of NCCL, for one that is gone. Only one that was ready just then has one.
-AFTER_A_LOSS_S = 5.0  # less than what the sender waits longer than its client (nccl.py)
+AFTER_A_LOSS_S = 5.0
 
 
 @dataclass
@@ -54,6 +55,7 @@ class EngineClient:
         self.timeout_s = config.sync.timeout_s
         self.abort: Callable[[], bool] = lambda: False
         self._answers: Answers[None] = Answers()
+        self._calling = threading.Lock()
         self._engines = list(engines)
         self._workers_per_engine = config.engine.tensor_parallel_size
         self._in_flight = config.sync.update == "in_flight"
@@ -81,7 +83,12 @@ class EngineClient:
         self._all(lambda _, engine: engine.handle.end_update.remote(self.version), is_joint=False)
 
     def check(self) -> None:
-        """Raises WeightSyncError with the reasons if engines refused and none is left."""
+        """Waits until a call is over: where a broadcast broke, vLLM's thread still makes one. `lost` is complete then.
+        Raises WeightSyncError with the reasons if engines refused and none is left."""
+        with self._calling:
+            self._check()
+
+    def _check(self) -> None:
         self._answers.check(f"version {self.version} was not taken by ")
 
     def _all(
@@ -93,18 +100,19 @@ class EngineClient:
     ) -> None:
         """`is_joint`: the sender may take part in this call, and wait for an engine that is gone. `is_together`: so may
         the other engines, which then never answer."""
-        refs = [call(index, engine) for index, engine in enumerate(self._engines)]
-        until = time.monotonic() + (within_s or self.timeout_s)
-        is_broken = is_together and self._is_broken_by_a_loss(refs, until)
-        left_s = AFTER_A_LOSS_S if is_broken else max(0.1, until - time.monotonic())
-        answers = gather(self._engines, refs, left_s)
-        self._engines = list(answers.found)
-        self.lost |= {engine.name: reason for engine, reason in answers.lost.items()}
-        self._answers.lost |= answers.lost
-        self._answers.refused += answers.refused
-        self._answers.found = answers.found
-        is_broken = is_broken or (is_joint and bool(answers.lost) and self.abort())
-        self.check()
+        with self._calling:
+            refs = [call(index, engine) for index, engine in enumerate(self._engines)]
+            until = time.monotonic() + (within_s or self.timeout_s)
+            is_broken = is_together and self._is_broken_by_a_loss(refs, until)
+            left_s = AFTER_A_LOSS_S if is_broken else max(0.1, until - time.monotonic())
+            answers = gather(self._engines, refs, left_s, told_s=within_s or self.timeout_s)
+            self._engines = list(answers.found)
+            self.lost |= {engine.name: reason for engine, reason in answers.lost.items()}
+            self._answers.lost |= answers.lost
+            self._answers.refused += answers.refused
+            self._answers.found = answers.found
+            is_broken = is_broken or (is_joint and bool(answers.lost) and self.abort())
+            self._check()
         if is_broken:
             raise ChannelBrokenError("; ".join(answers.lost.values()))
 
@@ -113,16 +121,16 @@ class EngineClient:
         pending = list(refs)
         while pending and (left_s := until - time.monotonic()) > 0:
             done, pending = ray.wait(pending, num_returns=1, timeout=left_s)
-            if any(map(_has_failed, done)) and self.abort():
+            if any(map(_is_lost, done)) and self.abort():
                 return True
         return False
 
 
-def _has_failed(ref: Ref[None]) -> bool:
+def _is_lost(ref: Ref[None]) -> bool:
     try:
         ray.get(ref, timeout=0)
     except ray.exceptions.RayError as error:
-        return not isinstance(error, ray.exceptions.GetTimeoutError)
+        return not isinstance(error, ray.exceptions.GetTimeoutError) and (is_gone(error) or is_unavailable(error))
     return False
 
 
@@ -159,9 +167,14 @@ class Answers(Generic[R]):
 
 
 def gather(
-    engines: Sequence[Engine], refs: Sequence[Ref[R]], timeout_s: float, again: Callable[[Engine], Ref[R]] | None = None
+    engines: Sequence[Engine],
+    refs: Sequence[Ref[R]],
+    timeout_s: float,
+    again: Callable[[Engine], Ref[R]] | None = None,
+    told_s: float | None = None,
 ) -> Answers[R]:
     """Wait for one call to each engine, `timeout_s` for all. Engines that died, are stuck, or refused are killed.
+    `told_s`: what they have had, if they were waited for before.
 
     `again` makes the call once more, to an engine that was unavailable. None: the call must not be made twice, and
     nobody knows what has become of it, so the engine is killed too.
@@ -173,7 +186,7 @@ def gather(
     for engine, ref in zip(engines, refs, strict=True):
         if ref not in is_done:
             ray.kill(engine.handle)
-            answers.lost[engine] = f"{engine.name}: no answer within {timeout_s:g} s"
+            answers.lost[engine] = f"{engine.name}: no answer within {told_s or timeout_s:g} s"
             continue
         try:
             answers.found[engine] = _answer(engine, ref, until, again)

@@ -23,7 +23,6 @@ from rich.table import Table
 from cluster.monitor.terminal import say, table_of
 from cluster.runtime.output_files import told_apart_paths
 from spag_ray.errors import InputError, meant
-from spag_ray.game.protocol import TABOO
 from spag_ray.game.rules import Role
 from spag_ray.results.line_codec import MOST
 from spag_ray.results.lines import ExploitabilityLine, HeldOutLine, Line, PlayLine, StepLine, StreamLine
@@ -96,10 +95,10 @@ def _of_matches(matches: Sequence[Match]) -> dict[str, float]:
 
 def _of_guesses(lines: Sequence[HeldOutLine]) -> dict[str, float]:
     """Of the newest stage against itself, not of its matches."""
-    alone = [line for line in lines if Stage.parse(line.stage).kind is StageKind.EVALUATION]
-    if not alone or not (found := alone[-1].report).games:
+    alone = [line.report for line in lines if Stage.parse(line.stage).kind is StageKind.EVALUATION]
+    if not alone or not (found := alone[-1]).games:
         return {}
-    figures = {"games with a right guess": found.right_guesses / found.games} if alone[-1].game == TABOO else {}
+    figures = {"games with a right guess": found.right_guesses / found.games} if found.guesses or found.traps else {}
     return figures | ({} if found.could_have_known is None else {"could have known": found.could_have_known})
 
 

@@ -279,10 +279,10 @@ def to_resume(folder: Path, config: CheckpointConfig) -> tuple[Path, RunState] |
     return found
 
 
-def check_goes_on(checkpoint: Path, state: RunState, config: RunConfig, words: Scenarios) -> None:
-    """Raises RunFolderError if a run of this configuration, with these words to train on, cannot go on from a
-    checkpoint: its learners would have weights of a later round than the last, whose results these would be called, or
-    it would train on words that are held out now."""
+def check_goes_on(checkpoint: Path, state: RunState, config: RunConfig, words: Scenarios, held_out: Scenarios) -> None:
+    """Raises RunFolderError if a run of this configuration, with these words, cannot go on from a checkpoint: its
+    learners would have weights of a later round than the last, whose results these would be called, or words that it
+    goes on to train on are held out now. A game that plays all its scenarios in both has none held out."""
     begun = max(state.rounds, Stage.parse(checkpoint.name.lstrip(".").partition(_MID_STAGE)[0]).round)
     if config.schedule == "stream":
         begun = -(-state.parts // config.versions_per_round)
@@ -292,11 +292,13 @@ def check_goes_on(checkpoint: Path, state: RunState, config: RunConfig, words: S
             f"least {begun}, or move the checkpoints of later rounds away"
         )
     for game, _, before in (state.words or {}).get("games", ()):
-        if list(words.get(game, ())) != before:
+        both = set(before) & (set(held_out.get(game, ())) - set(words.get(game, ())))
+        if both:
             raise RunFolderError(
-                f"{checkpoint}: the words of {game} are not those that the run was started with, so some that it "
-                "trains on would be held out now; bring the former ones back (words.source, words.deck, or the game's "
-                "own; versions.json has the packages), or start another run"
+                f"{checkpoint}: the words of {game} are not those that the run was started with, so {len(both)} that "
+                f"it trains on ({min(both)!r:.40}) would be held out now; bring the former ones back (words.source, "
+                "words.deck, or the game's own, in the same order; versions.json has the packages), or start another "
+                "run"
             )
 
 

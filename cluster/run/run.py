@@ -9,6 +9,7 @@ They are used by training.py (the loop), training_verbs.py (its steps), recovery
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -298,9 +299,11 @@ def refused_by_disk(error: BaseException, folder: Path) -> RunFolderError | None
     cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
     if not isinstance(cause, OSError) or cause.errno not in REFUSED:
         return None
+    if cause.errno in (errno.EACCES, errno.EPERM) and not cause.filename:  # of a socket, or a call of the system
+        return None
     return RunFolderError(
-        f"{cause.filename or folder}: a file of the run cannot be written or read ({cause.strerror}); free disk space, "
-        "or look at the disk and its permissions, and continue with --resume"
+        f"{cause.filename or folder}: it cannot be written or read ({cause.strerror}); look at the room on its disk "
+        "and at its permissions, then call the command again (a run with --resume)"
     )
 
 

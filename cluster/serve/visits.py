@@ -151,7 +151,7 @@ class Table:
         """[seats] Whether the game says of some scenario what is hidden from the seat."""
         hidden = getattr(self.rules.game, "hidden", lambda *_: ())
         with asking(self.rules.game, "hidden"):
-            return [any(hidden(seat, scenario) for scenario in self._scenarios) for seat in (0, 1)]
+            return [any(list(hidden(seat, scenario)) for scenario in self._scenarios) for seat in (0, 1)]
 
     def may_choose(self, role: Role) -> bool:
         """Whether a person in this seat may choose the scenario: not if that tells what the seat must not know."""

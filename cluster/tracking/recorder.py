@@ -69,7 +69,7 @@ class Recorder:
             self._keep(raw["kind"], json.dumps(raw))
             with contextlib.suppress(TypeError, ValueError):  # a malformed line draws nothing
                 self._draw(raw["time"], parse_line(raw))
-        if (wandb := tracking.wandb) is not None:  # after the loop: the service has the old lines already
+        if (wandb := tracking.wandb) is not None:  # after the loop: the service has the old lines
             self._open("Weights & Biases", lambda: WandbRun(folder, wandb))
         self._file = self._path.open("a", encoding="utf-8")
         self._end_torn_line()

@@ -123,15 +123,22 @@ def _end_service() -> None:
 
 def _id(folder: Path) -> str:
     """The id of a run, the same in every attempt. It is unique, because a project may have several folders of one
-    name. A run folder that was moved keeps it; a copy, of which the original is there, gets its own: two runs would be
-    drawn as one."""
+    name. A run folder that was moved keeps it; a copy gets its own while the folder that had the id is in its place:
+    two runs would be drawn as one."""
     path = folder / "wandb" / "id.txt"
     path.parent.mkdir(exist_ok=True)
-    own, before = "", ""
-    if path.exists():
-        own, _, before = path.read_text(encoding="utf-8").strip().partition("\n")
-    is_copy = bool(before) and Path(before) != folder and (Path(before) / "wandb" / "id.txt").exists()
+    own, before = _id_of(path) if path.exists() else ("", "")
+    there, is_copy = Path(before) / "wandb" / "id.txt", False
+    with contextlib.suppress(OSError):  # it is gone, or somebody else's
+        is_copy = bool(before) and not there.samefile(path) and _id_of(there)[0] == own
     if not own or is_copy:
         own = secrets.token_hex(8)
-    write_atomically(path, f"{own}\n{folder}\n")
+    if is_copy or before != str(folder):
+        write_atomically(path, f"{own}\n{folder}\n")
     return own
+
+
+def _id_of(path: Path) -> tuple[str, str]:
+    """(an id, the folder that had it when it was written)"""
+    own, _, before = path.read_text(encoding="utf-8").strip().partition("\n")
+    return own, before

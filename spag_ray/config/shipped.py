@@ -36,6 +36,6 @@ def find_config(name: str, folder: str = "") -> Path:
     if given.exists():
         told = f"{name} is no plain file; give the path of one, or a shipped one ({', '.join(shipped)})"
         of_run = given / "config.yaml"
-        raise ConfigError(f"{told}; did you mean `{of_run}`?" if of_run.is_file() else told)
+        raise ConfigError(f"{told}; did you mean `{of_run}`?" if of_run.is_file() and not folder else told)
     told = f"{name}: no such file, and none of the shipped ones ({', '.join(shipped)}); check the path"
     raise ConfigError(told + meant_path(relative, shipped))

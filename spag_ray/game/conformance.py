@@ -36,6 +36,7 @@ HOSTILE = (
     "-1e999 nan",
     "{0} %s \\1",
 )
+_MOST_HIDDEN = 10_000
 MOST_TURNS = 200  # of a game: its time and memory grow with their square
 _SCRIPTED_SHARES = (1.0, 0.7, 0.0)  # of the replies of a game; the others are random texts
 
@@ -131,8 +132,12 @@ class _Question:
             return getattr(game, self.method)(history, self.scenario)
         if self.method == "fact":
             return game.fact(self.scenario)
-        found = game.scenarios() if self.method == "scenarios" else game.hidden(self.seat, self.scenario)
-        return found if isinstance(found, str) else list(itertools.islice(found, MOST_SCENARIOS + 1))
+        if self.method == "scenarios":
+            return _taken(game.scenarios(), MOST_SCENARIOS)
+        hidden = _taken(game.hidden(self.seat, self.scenario), _MOST_HIDDEN)
+        if len(hidden) > _MOST_HIDDEN and not isinstance(hidden, str):
+            raise InputError(f"hidden() lists more than {_MOST_HIDDEN:,} texts; let it end")
+        return hidden
 
     def __str__(self) -> str:
         if self.method == "scenarios":
@@ -140,6 +145,11 @@ class _Question:
         seat = "" if self.method in ("rule", "to_move", "fact") else f"seat {self.seat}, "
         history = "" if self.method in ("hidden", "fact") else f", history {_shown(self.history)}"
         return f" ({seat}scenario {_cut(repr(self.scenario))}{history})"
+
+
+def _taken(texts: Any, most: int) -> Any:
+    """A list of the texts, of more than `most` one more: a generator may have no end."""
+    return texts if isinstance(texts, str) else list(itertools.islice(texts, most + 1))
 
 
 class _Noted(NamedTuple):
@@ -252,8 +262,8 @@ class _Players:
         except InputError as error:
             self._found.setdefault(f"{method} form", f"{error}; the history was {_shown(question.history)}")
         except (Exception, SystemExit) as error:
-            told = f"{method} raises {_named(error)} in {place_in(game, error)}{question}"
-            self._found.setdefault(f"{method} raises", told)
+            place = "" if f"{method} raises" in self._found else f" in {place_in(game, error)}"  # which takes long
+            self._found.setdefault(f"{method} raises", f"{method} raises {_named(error)}{place}{question}")
         raise _BrokenError
 
     def _ask_again(self, game: Any, questions: Sequence[_Question], when: str) -> None:

@@ -12,7 +12,7 @@ import random
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,7 @@ def form_fault(game: Any) -> str | None:
             return f"{name} is {found[name]!r:.60}; {remedy}"
     if found.get("is_simultaneous") and found.get("to_move") is None:
         return "its seats move at the same time; give it `to_move`, which says in which order they are asked"
-    return _seats_fault(found["seats"]) or _starts_fault(found.get("line_start"))
+    return _seats_fault(found["seats"]) or _starts_fault(game, found)
 
 
 def _seats_fault(seats: Any) -> str | None:
@@ -114,13 +114,14 @@ def _seats_fault(seats: Any) -> str | None:
     return None
 
 
-def _starts_fault(line_start: Callable[[int], Any] | None) -> str | None:
-    if line_start is None:
+def _starts_fault(game: Any, found: Mapping[str, Any]) -> str | None:
+    line_start = found.get("line_start")
+    if line_start is None or found.get("prompt_style") not in (None, "lines"):
         return None
     try:
         starts = [line_start(seat) for seat in (0, 1)]
-    except Exception as error:
-        return f"line_start raises {type(error).__name__}: {error}"
+    except (Exception, SystemExit) as error:
+        return f"line_start raises {type(error).__name__}: {error} ({place_in(game, error)})"
     told = f"line_start returns {starts!r:.60} for the two seats; return a text for each"
     return None if all(isinstance(each, str) for each in starts) else told
 
@@ -141,7 +142,7 @@ def scenarios_fault(every: Sequence[Any]) -> str | None:
     return None
 
 
-def chosen_scenario(game: Game, text: str, name: str, every: Sequence[str] = ()) -> str:
+def chosen_scenario(game: Game, text: str, name: str, every: Collection[str] = ()) -> str:
     """The scenario that a person chose. Raises InputError if the game, which is called `name`, has no such one.
     `every`: all of them, if they have been listed."""
     if isinstance(game, ReadsScenarios):
@@ -149,7 +150,7 @@ def chosen_scenario(game: Game, text: str, name: str, every: Sequence[str] = ())
             return game.scenario_of(text)
     every = every or listed(game)
     if text not in every:
-        raise InputError(f"{text!r} is no scenario of {name}, such as {every[0]!r}")
+        raise InputError(f"{text!r} is no scenario of {name}, such as {next(iter(every))!r}")
     return text
 
 
@@ -219,6 +220,8 @@ def asking(game: object, method: str, history: History = (), scenario: str = "")
     except SpagError:
         raise
     except (Exception, SystemExit) as error:
+        if isinstance(error, SystemExit) and not _is_own(game, error):  # a signal's handler
+            raise
         asked = f"; scenario {scenario!r:.100}, history {list(history)!r:.200}" if scenario or history else ""
         raised = f"it raises {type(error).__name__}: {error!s:.200}"
         raise _wrong(game, method, raised, place_in(game, error) + asked) from error
@@ -227,9 +230,17 @@ def asking(game: object, method: str, history: History = (), scenario: str = "")
 def place_in(game: object, error: BaseException) -> str:
     """The file and the line of a game that an error comes from."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = getattr(sys.modules.get(type(game).__module__), "__file__", None)
-    place = next((each for each in reversed(frames) if each.filename == own), frames[-1])
+    place = next((each for each in reversed(frames) if each.filename == _file_of(game)), frames[-1])
     return f"{Path(place.filename).name}, line {place.lineno}"
+
+
+def _is_own(game: object, error: BaseException) -> bool:
+    """Whether the game itself raises it, not what it calls or a handler that interrupts it."""
+    return traceback.extract_tb(error.__traceback__)[-1].filename == _file_of(game)
+
+
+def _file_of(game: object) -> str | None:
+    return getattr(sys.modules.get(type(game).__module__), "__file__", None)
 
 
 def listed(game: Game) -> list[str]:
@@ -241,7 +252,7 @@ def listed(game: Game) -> list[str]:
 def decisions_of(game: Solved) -> Sequence[Decision]:
     """All decisions of a solved game."""
     with asking(game, "decisions"):
-        return game.decisions()
+        return list(game.decisions())
 
 
 def figures_of(game: Solved, policy: Sequence[Mapping[str, float]]) -> Mapping[str, float]:

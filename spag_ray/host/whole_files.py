@@ -76,7 +76,7 @@ def write_atomically(path: Path, text: str, mode: int = 0o666) -> None:
 
 def refuse_existing(path: Path, error: type[SpagError] = InputError) -> None:
     """Raises `error` if something is there already."""
-    if path.exists():
+    if path.exists() or path.is_symlink():
         raise error(f"{path} exists; nothing is overwritten: choose another name, or move it away")
 
 

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spag_ray.episodes.episode import Episode
-from spag_ray.game.protocol import TABOO
 from spag_ray.game.rules import EndReason, Outcome, Role
 from spag_ray.results.lines import HeldOutLine, HeldOutReport
 from spag_ray.results.metric_lines import MetricLines
@@ -134,10 +133,9 @@ def _summary(number: int, logprobs: Sequence[float]) -> KnownTurn:
 def held_out_report(episodes: Iterable[Episode], max_guesses: int = 1) -> HeldOutReport:
     """The report of games of one kind on held-out words: guesses, traps, and what the defender could have known.
     `max_guesses`: game.max_guesses; above 1, wrong guesses that did not end a game are counted too."""
-    known, has_traps = Knowledge(), False
+    known = Knowledge()
     games = guesses = right = wins = traps = 0
     for episode in episodes:
-        has_traps = episode.game == TABOO
         reason, is_win = episode.verdict.end_reason, episode.verdict.outcome is Outcome.ATTACKER_WINS
         early = early_guesses_of(episode) if max_guesses > 1 else []
         games += 1
@@ -154,7 +152,7 @@ def held_out_report(episodes: Iterable[Episode], max_guesses: int = 1) -> HeldOu
         attacker_wins=wins,
         traps=traps,
         right_share=round(right / guesses, 4) if guesses else None,
-        trap_share=round(traps / wins, 4) if wins and has_traps else None,
+        trap_share=round(traps / wins, 4) if wins and (guesses or traps) else None,
         scored_games=known.num_games,
         could_have_known=None if last is None else float(f"{last.mean_p:.4g}"),
         could_have_known_nats=None if last is None else round(last.mean_logprob, 4),

@@ -409,8 +409,8 @@ class CollapseLine(Line):
     mix_ratio: float = 0.0
 
     def __str__(self) -> str:
-        interval = f"{self.low:.2f} to {self.high:.2f} of {self.before}"
-        where = f"outside {interval} for two stages" if self.is_alarm else f"inside {interval} again"
+        interval = f"{self.low:.2f} to {self.high:.2f}, which chance allows after {self.before}"
+        where = f"the second stage outside {interval}" if self.is_alarm else f"inside {interval}, again"
         return f"{self.stage}: {self.figure} {self.value:.2f}, {where}"
 
 

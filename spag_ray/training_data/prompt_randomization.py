@@ -20,7 +20,7 @@ from spag_ray.episodes.episode import Episode
 from spag_ray.errors import ConfigError
 from spag_ray.game.rules import Role
 from spag_ray.game.turn import Turn
-from spag_ray.games.taboo.prompt_file import MARKS, check_line, check_marks, filled, read_prompts
+from spag_ray.games.taboo.prompt_file import GUESSES, MARKS, check_line, check_marks, filled, read_prompts
 from spag_ray.tokens import PUBLISHED_MAX_TOKENS, Tokenizer, published_ids
 
 Piece = Literal["{rules}", "{dialogue}", "{task}"]
@@ -69,6 +69,8 @@ def load_varied(name: str) -> VariedPrompts:
         raise ConfigError(f"{path}: tasks and every pair of names need an attacker and a defender")
     for text in (*prompts.wordings, *prompts.tasks.values()):
         check_marks(path, text, [*MARKS, *Role])
+        if GUESSES in text:
+            raise ConfigError(f"{path}: {GUESSES} is not filled in varied prompts; write the number")
     if "{target_word}" not in prompts.tasks[Role.ATTACKER]:
         raise ConfigError(f"{path}: the attacker's task never tells the {{target_word}}; add it")
     if "{target_word}" in prompts.tasks[Role.DEFENDER] or any("{target_word}" in text for text in prompts.wordings):

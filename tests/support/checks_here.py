@@ -2,6 +2,7 @@
 Commands in processes of their own, and tests/unit/run/test_bounds.py, have the process that they are made in otherwise.
 """
 
+import logging
 import os
 import pickle
 import sys
@@ -24,13 +25,14 @@ class _Here(Executor):
             sent = pickle.loads(pickle.dumps(arguments))
             future.set_result(function(*sent, **options))
         except Exception as error:
-            future.set_exception(error)
+            future.set_exception(pickle.loads(pickle.dumps(error)))
         for name in os.environ.keys() - before.keys():  # what a check sets ends with its process
             del os.environ[name]
         os.environ.update({name: value for name, value in before.items() if os.environ.get(name) != value})
-        if logging := sys.modules.get("transformers.utils.logging"):  # a check silences it
-            logging.enable_progress_bar()
-            logging.set_verbosity_warning()
+        logging.disable(logging.NOTSET)  # a check silences it, and transformers
+        if shown := sys.modules.get("transformers.utils.logging"):
+            shown.enable_progress_bar()
+            shown.set_verbosity_warning()
         return future
 
 

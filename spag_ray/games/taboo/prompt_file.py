@@ -138,9 +138,10 @@ def load_template(name: str) -> PromptTemplate:
 
 
 def check_marks(path: Path, text: str, known: Iterable[str]) -> None:
-    """Raises ConfigError for a misspelt mark, which players would read as it is. Other braces are the user's own."""
+    """Raises ConfigError for a misspelt mark, which players would read as it is. Other braces are the user's own, such
+    as `{guess}` and `{your_word}`."""
     for name in re.findall(r"\{(\w+)\}", text):
-        if name not in known and (near := nearest(name, known)):
+        if name not in known and (near := nearest(name, known, cutoff=0.85)):
             raise ConfigError(f"{path}: {{{name}}} is no mark, so players would read it as it is; write {{{near}}}")
 
 

@@ -89,11 +89,11 @@ def collapse_table(measured: Measurements) -> Markup:
     for line in sorted(measured.collapse.values(), key=lambda line: order_of(line.stage)):
         what = "alarm" if line.is_alarm else "inside again"
         mixed = f"{line.mix_ratio:.0%}" if line.action == "mix" else "-"
-        interval = f"{line.low:.2f} to {line.high:.2f} of {line.before}"
+        interval = f"{line.low:.2f} to {line.high:.2f} after {line.before}"
         rows.append([line.stage, what, line.figure, f"{line.value:.2f}", interval, mixed])
-    headings = ("stage", "what", "figure", "value", "interval compared with", "games v frozen opponents")
+    headings = ("stage", "what", "figure", "value", "what chance allows", "games v frozen opponents")
     text = paragraph(
-        "An alarm: the figure was worse than an earlier stage's interval for two stages. Charts mark these stages.",
+        "An alarm: in two stages the figure was worse than chance allows after an earlier one; charts mark them.",
         "note",
     )
     return block(table("Collapse", headings, rows), text)

@@ -148,6 +148,10 @@ def test_a_users_prompt_file_is_read_and_a_leaking_one_is_refused(tmp_path: Path
     )
     with pytest.raises(ConfigError, match=r"misspelt.yaml: \{max_turn\} is no mark, .*; write \{max_turns\}"):
         load_template(str(misspelt))
+    misspelt.write_text(
+        "style: chat\nwordings: [{attacker: '{target_word}, {turn}', defender: 'Say {guess} or {your_word}.'}]\n"
+    )
+    assert "Say {guess} or {your_word}." in load_template(str(misspelt)).wordings[0].defender, "its own braces"
 
 
 def test_the_example_of_the_page_on_prompts_is_read_and_its_claim_is_a_guess(tmp_path: Path) -> None:

@@ -64,6 +64,24 @@ def test_norm_and_clipping_are_given_one_tensor_for_each_group() -> None:
     assert optimizer.fp32_groups_gradients_flat[0].sum() == 8.0, "they are scaled in place"
 
 
+def test_the_norm_of_long_sums_is_exact() -> None:
+    """On a CPU that of as many equal numbers is 2 % too small, if they are added up in one call."""
+    optimizer = optimizer_of([], padding=1 << 27)
+    flatten_gradients(optimizer)
+    (summed,) = optimizer.fp32_groups_gradients_flat
+    summed.fill_(1e-4)
+    parts, _ = optimizer.get_grads_for_norm()
+    exact = 1e-4 * 2**13.5
+    assert torch.stack([part.norm() for part in parts]).norm() == pytest.approx(exact, rel=1e-4)
+    of_zero2: Any = SimpleNamespace(get_grad_norm_direct=None, dp_process_group=None)
+    take_norm_at_once(of_zero2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("deepspeed.comm.all_reduce", lambda *_, **__: None)
+        assert of_zero2.get_grad_norm_direct(SimpleNamespace(flat_partition=summed), []) == pytest.approx(
+            exact, rel=1e-4
+        )
+
+
 def test_a_gradient_is_freed_when_the_float32_sums_have_it() -> None:
     first, second = parameters((2,), (2,))
     added: list[Any] = []

@@ -70,8 +70,8 @@ def test_warned_once_and_said_when_it_is_over(tmp_path: Path) -> None:
     assert run.looks() == [0, 0, 0, 0, 0]
     assert run.lines == [("spag-2", True, "warn"), ("spag-4", False, "warn")]
     assert run.notes == (
-        "collapse: spag-2: ties 0.90, outside 0.10 to 0.35 of imitated for two stages",
-        "spag-4: ties 0.20, inside 0.10 to 0.35 of imitated again",
+        "collapse: spag-2: ties 0.90, the second stage outside 0.09 to 0.40, which chance allows after imitated",
+        "spag-4: ties 0.20, inside 0.02 to 0.38, which chance allows after imitated, again",
     )
 
 
@@ -96,7 +96,9 @@ def test_a_run_that_is_resumed_comes_to_the_same_share_and_says_nothing_twice(tm
 def test_a_run_stops_at_the_alarm_and_again_where_it_is_resumed_to_stop(tmp_path: Path) -> None:
     run = Watched(tmp_path, (8, 30, 36, 36), **doing("stop"))
     for _ in range(2):
-        with pytest.raises(CollapseError, match=r"^spag-2: ties 0\.90, outside .*; self_play\.on_collapse: stop ends"):
+        with pytest.raises(
+            CollapseError, match=r"^spag-2: ties 0\.90, the second stage outside .*; self_play\.on_collapse: stop ends"
+        ):
             run.looks()
     assert run.lines == [("spag-2", True, "stop")]
     run.watch.check(run.stages[3])  # it went on with `warn` for a round: the alarm is an old one
@@ -132,7 +134,7 @@ def test_the_entropy_of_rounds_is_looked_at_and_that_of_imitation_is_not(tmp_pat
         run.watch.check(Stage.parse(stage))
     assert run.lines == [("spag-3", True, "warn")]
     assert "entropy 1.25" in run.notes[0]
-    assert "of spag-1 for two stages" in run.notes[0]
+    assert run.notes[0].endswith("which chance allows after spag-1")
 
 
 def test_figures_of_several_games_are_watched_game_by_game(tmp_path: Path) -> None:

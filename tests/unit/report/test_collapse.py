@@ -172,5 +172,5 @@ def test_entropies_are_of_the_steps_that_count_and_alarms_are_read_back(tmp_path
         "spag-3": {"attacker": [5.0], "defender": [6.0]},
     }
     assert found == [alarm]
-    assert str(alarm) == "spag-2: ties 0.90, outside 0.11 to 0.35 of imitated for two stages"
+    assert str(alarm) == "spag-2: ties 0.90, the second stage outside 0.11 to 0.35, which chance allows after imitated"
     assert read_learned(tmp_path / "nothing.jsonl") == ({}, [])

@@ -656,9 +656,9 @@ def test_a_collapse_is_a_table_and_marks_its_stage(run: Path) -> None:
     lines = [{"time": 2e9, "kind": line.kind, **line.values()} for line in (alarm, over, alarm, elsewhere)]
     write_metrics(run / "metrics.jsonl", [*measurements(), *lines])
     page = page_of(run)
-    assert "spag-1alarmties0.900.10 to 0.35 of base25%" in page.text
+    assert "spag-1alarmties0.900.10 to 0.35 after base25%" in page.text
     assert page.text.count("spag-1alarm") == 1
-    assert "spag-2inside againties0.200.10 to 0.35 of base0%" in page.text
+    assert "spag-2inside againties0.200.10 to 0.35 after base0%" in page.text
     figures = page.unpacked("figures")
     assert figures["outcomes-held-out"]["data"][0]["y"] == ["imitated: alarm", "spag-2"]
     marked = figures["loss"]["layout"]

@@ -268,7 +268,9 @@ FIELDS = ["stage", "policy", "step", "loss", "tokens", "phase", "version", "seco
 def test_a_collapse_is_among_what_happened() -> None:
     line = CollapseLine("spag-2", "ties", True, 0.9, 0.1, 0.35, "imitated", "warn")
     view = view_of([{"time": 9.0, "kind": line.kind, **line.values()}])
-    assert list(view.happenings) == [(9.0, "spag-2: ties 0.90, outside 0.10 to 0.35 of imitated for two stages")]
+    assert list(view.happenings) == [
+        (9.0, "spag-2: ties 0.90, the second stage outside 0.10 to 0.35, which chance allows after imitated")
+    ]
     check_fit(view)
 
 

@@ -232,10 +232,10 @@ def test_a_run_does_not_end_at_a_round_before_the_one_it_is_in(
     for last in range(4):
         config = parse_config({"schedule": schedule, "self_play": {"rounds": last, **rounds}})
         if last >= begun:
-            check_goes_on(tmp_path / name, state, config, {})
+            check_goes_on(tmp_path / name, state, config, {}, {})
             continue
         with pytest.raises(RunFolderError, match=f"{name}: round {begun} has begun, but self_play.rounds is {last}"):
-            check_goes_on(tmp_path / name, state, config, {})
+            check_goes_on(tmp_path / name, state, config, {}, {})
 
 
 def test_a_run_that_was_let_begin_again_once_is_not_for_ever(tmp_path: Path) -> None:
@@ -243,6 +243,9 @@ def test_a_run_that_was_let_begin_again_once_is_not_for_ever(tmp_path: Path) -> 
     reopen_run_folder(folder, parse_config({"checkpoint": {"may_begin_again": True, "keep_last": 3}}))
     assert load_config(str(folder / "config.yaml")).checkpoint == CheckpointConfig(keep_last=3)
     always = make_run_folder(tmp_path / "always", parse_config({"checkpoint": {"may_begin_again": True}}))
+    no_more = make_run_folder(tmp_path / "no more", parse_config({"checkpoint": {"may_begin_again": True}}))
+    reopen_run_folder(no_more, parse_config({"checkpoint": {"may_begin_again": False}}))
+    assert not load_config(str(no_more / "config.yaml")).checkpoint.may_begin_again
     reopen_run_folder(always, load_config(str(always / "config.yaml")))
     assert load_config(str(always / "config.yaml")).checkpoint.may_begin_again, "it was started so"
 

@@ -518,12 +518,15 @@ def test_a_run_goes_on_when_whoever_reads_its_output_has_gone() -> None:
     assert process.wait(20) == 0
 
 
-def test_an_interrupt_while_the_command_line_is_imported_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_while_the_command_line_is_imported_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     class Interrupts:
         def find_spec(self, *_: object) -> None:
             raise KeyboardInterrupt
 
     monkeypatch.delitem(sys.modules, "cluster.cli")
     monkeypatch.setattr(sys, "meta_path", [Interrupts()])
-    with pytest.raises(SystemExit, match=r"^Aborted\.$"):
+    with pytest.raises(SystemExit, match=r"^130$"):
         spag_ray.__main__.main()
+    assert capsys.readouterr().err == "Aborted.\n"

@@ -1,5 +1,6 @@
 """Pausing and stopping a run."""
 
+import errno
 import json
 import threading
 import time
@@ -65,10 +66,15 @@ def test_a_disk_that_refuses_any_file_of_a_run_is_told_in_one_line(is_of_buffer:
                 raise
             raise RayTaskError("batch", "Traceback ...", error).as_instanceof_cause() from None
 
-    with pytest.raises(RunFolderError, match="a file of the run cannot be written or read") as caught, Run._ending(run):
+    with (
+        pytest.raises(RunFolderError, match=r"it cannot be written or read .* look at the room on its disk") as caught,
+        Run._ending(run),
+    ):
         train()
     assert "\n" not in str(caught.value)
     assert json.loads((tmp_path / "ended.json").read_text()) == {"ended": "failed", "reason": str(caught.value)}
     with pytest.raises(ConnectionError), Run._ending(run):
         raise ConnectionError("no answer")
-    assert closed == [True, True]
+    with pytest.raises(PermissionError), Run._ending(run):
+        raise PermissionError(errno.EACCES, "of a socket")
+    assert closed == [True, True, True]

@@ -60,6 +60,8 @@ def test_a_disk_without_room_for_a_new_run_is_warned_of(tmp_path: Path, monkeypa
     config, size = RunConfig(), ModelSize(2**30, "a test")
     assert list(disk_checks(config, size, tmp_path)) == [], "its files may be there already"
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=2**30))
+    small = ModelSize(2**10, "a test")
+    assert list(disk_checks(config, small, tmp_path / "a" / "run")) == [], "there is room"
     [result] = disk_checks(config, size, tmp_path / "a" / "run")
     assert (result.check, result.status) == ("disk", "warn")
     assert f"{tmp_path} has 1.0 free; make room, or lower checkpoint.keep_last" in result.text

@@ -146,7 +146,7 @@ def test_games_of_one_word_have_no_control(listen: Listen, tmp_path: Path) -> No
         ("[{}]", "target_word"),
         ('[{"target_word": "a", "max_turns": 1, "history": [{"role": "attacker", "content": "x"}]}]', "no game in it"),
         (b"\xf0SPG torn", "no game in it"),
-        (b"\xff\xfe\x00", "cannot be read"),
+        (b"\xff\xfe\x00", "cannot read it"),
     ],
 )
 def test_files_without_games_are_a_line(listen: Listen, tmp_path: Path, content: str | bytes | None, said: str) -> None:

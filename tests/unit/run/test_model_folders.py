@@ -13,6 +13,11 @@ from tests.support.model_folders import CAN_START, CANNOT_START
 from tests.support.runs import tiny_run
 
 
+def fails(*_: Any) -> None:
+    """Sent to a check's process by its name."""
+    raise ZeroDivisionError("once\nupon")
+
+
 @pytest.fixture
 def checked(tiny_model: Path, words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checks_here: None) -> Any:
     """The results for the tiny model's folder after a change, in this process and without a Ray."""
@@ -53,9 +58,6 @@ def test_adapters_are_trained_on_a_base_that_is_whole(checked: Any) -> None:
 
 
 def test_an_error_that_nobody_foresaw_is_a_failed_check_too(checked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
-        raise ZeroDivisionError("once\nupon")
-
-    monkeypatch.setattr(doctor, "check_games", fail)
+    monkeypatch.setattr(doctor, "check_games", fails)
     failed = [each for each in checked(CAN_START["plain"]) if each.status == "fail"]
     assert failed == [CheckResult("prompts", "fail", "ZeroDivisionError: once upon")]

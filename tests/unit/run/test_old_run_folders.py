@@ -37,7 +37,7 @@ def test_an_old_run_goes_on_with_its_words(name: str, tmp_path: Path) -> None:
     config = load_config(str(folder / "config.yaml"))
     found = to_resume(folder, config.checkpoint)
     assert found is not None
-    check_goes_on(*found, config, every_words(config, cards_of(config))[0])
+    check_goes_on(*found, config, *every_words(config, cards_of(config)))
 
 
 def test_a_run_of_today_is_not_resumed_with_another_deck(tmp_path: Path) -> None:

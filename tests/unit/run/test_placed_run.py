@@ -22,7 +22,7 @@ from actors.models import load_tokenizer
 from cluster.launch import placed_run
 from cluster.launch.placed_run import any_words, prepare, training_words, words_of_file
 from cluster.monitor.terminal import say
-from cluster.run.checkpoint import Checkpoints, RunState
+from cluster.run.checkpoint import Checkpoints, RunState, check_goes_on
 from cluster.run.parts import Prepared
 from cluster.runtime import run_folder
 from cluster.runtime.run_folder import check_can_be_made, make_run_folder, note_stop
@@ -242,10 +242,19 @@ def test_too_few_easy_words_to_hold_out_are_refused() -> None:
     assert len(training_words(all_of_them, cards)[0]) == len(cards) - num_easy
 
 
-@pytest.mark.parametrize("source", ["everyday", "my_deck.yaml"])
-def test_a_deck_in_place_of_a_list_of_words_is_told_as_one(source: str) -> None:
-    with pytest.raises(ConfigError, match=f"set words.source: deck, and words.deck: {source}"):
-        training_words(parse_config({"words": {"source": source}}), {})
+def test_a_deck_in_place_of_a_list_of_words_is_told_as_one(tmp_path: Path) -> None:
+    def words_of(source: object) -> list[str]:
+        return training_words(parse_config({"words": {"source": str(source), "num_held_out": 1}}), {})[0]
+
+    deck, listed = tmp_path / "my_deck.yaml", tmp_path / "my_words.yaml"
+    deck.write_text("butter:\n  clues: [toast]\n")
+    listed.write_text("cat\nriver\n")
+    for source in ("everyday", deck):
+        with pytest.raises(ConfigError, match=f"set words.source: deck, and words.deck: {source}"):
+            words_of(source)
+    assert len(words_of(listed)) == 1
+    with pytest.raises(InputError, match="No such file"):
+        words_of(tmp_path / "typo.yaml")
 
 
 def test_words_of_a_file_have_no_difficulty(tmp_path: Path) -> None:
@@ -290,6 +299,11 @@ def test_words_that_are_trained_on_are_never_held_out_in_a_later_attempt(tmp_pat
     assert set(trained) & set(training_words(config, {})[1]), "a resume goes on with the former words"
     with pytest.raises(RunFolderError, match="start: the words of taboo are not those that the run was started with"):
         prepare(config, folder, resume=True)
+
+
+def test_a_game_that_holds_nothing_out_goes_on_in_any_order_of_its_scenarios(tmp_path: Path) -> None:
+    state = RunState(order=1, words=WordStream([WordsOfGame("kuhn", 1.0, ("a", "b"))], 0).state())
+    check_goes_on(tmp_path / "start", state, parse_config({}), {"kuhn": ["b", "c", "a"]}, {"kuhn": ["a", "b", "c"]})
 
 
 @pytest.mark.parametrize("has_written", [False, True])

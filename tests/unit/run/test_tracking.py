@@ -370,4 +370,8 @@ def test_a_copied_run_folder_has_a_run_of_its_own_on_wandb_and_a_moved_one_keeps
     shutil.copytree(run, copied)
     assert _id(copied) == _id(copied) != "0123456789abcdef", "two runs would be drawn as one"
     run.rename(moved)
+    run.mkdir()
+    assert _id(run) != "0123456789abcdef", "a new run in its place"
     assert _id(moved) == _id(moved) == "0123456789abcdef"
+    (tmp_path / "other").symlink_to(tmp_path)
+    assert _id(tmp_path / "other" / "moved") == "0123456789abcdef", "the same folder by another path"

@@ -458,7 +458,7 @@ def test_a_run_whose_end_fails_still_says_how_it_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception | None
 ) -> None:
     run: Any = object.__new__(Run)
-    run._lease = FolderLease.take(tmp_path)
+    run._folder, run._lease = tmp_path, FolderLease.take(tmp_path)
 
     def close(_: Run) -> None:
         raise OSError("disk full")
