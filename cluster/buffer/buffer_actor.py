@@ -192,7 +192,7 @@ class BufferActor(Actor):
         numbers: Sequence[Any] | None = None,
     ) -> None:
         """Runs in a thread; the caller holds `_reading`, so nothing else uses the buffer. `numbers`: those of all
-        attempts so far, in place of the cursor's (lineage.py)."""
+        attempts so far, in place of the cursor's (Lineage in stream.py)."""
         self._buffer.check_lease(now=True)
         self._spec = spec
         stream = GameStream(spec.words, spec.config, spec.versions, spec.seed, spec.opponents)
