@@ -2,5 +2,5 @@
 
 How old an episode may be: stream.py, by `stream.max_lag`.
 
-Tests of other names: buffer_actor, lease_log in test_stream.py.
+Tests of other names: buffer_actor in test_stream.py.
 """

@@ -8,18 +8,18 @@ of the buffer or of the whole run, the new buffer reads its content from these l
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import ray
 
 from actors.arena import GameTask
 from actors.league import Opponents
-from cluster.buffer.lease_log import LeaseLog
 from cluster.buffer.replay_buffer import BufferSample, ReplayBuffer
 from cluster.buffer.stream import STAGE, GameStream, Leases, StreamCounts
 from cluster.handles import Actor, Handle, R, Ref, actor_method
@@ -27,6 +27,7 @@ from cluster.runtime.ray_session import NoAnswerError, collect_seldom, get
 from spag_ray.config.parts import StreamConfig
 from spag_ray.episodes.episode import GameCount
 from spag_ray.episodes.wire import read_head
+from spag_ray.errors import RunFolderError
 from spag_ray.game.words import WordStream
 from spag_ray.host.folder_lease import FolderLease
 from spag_ray.host.whole_files import write_atomically
@@ -34,6 +35,7 @@ from spag_ray.results.former_records import named_words
 
 # A record takes 0.04 to 0.05 ms to read here (2 cores of an AMD EPYC), and has 0.8 KB or more. This is 20 times that.
 READ_S_PER_MIB = 1.0
+MAX_FINISHED_LINES = 1000  # of the lease log, until it is rewritten
 
 
 @dataclass
@@ -334,3 +336,90 @@ def _read_spec(path: Path) -> StreamSpec:
         Opponents(found["opponents"]["seed"], shares),
         found["versions"],
     )
+
+
+class LeaseLog:
+    """Records on disk which games of the open stream are under way, so that a restarted buffer gives none of them out
+    twice. `path` is a file in the folder of the stream's cursor. Writing may raise RunFolderError.
+
+    One JSON line for each answered request and for each dead arena, written before the answer is sent. The file
+    survives the buffer's process, but appended lines are not synced: after a power cut a game may be played twice, and
+    counts once.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._leases = Leases()
+        self._num_lines = 0
+
+    def begin(self, leases: Leases) -> None:
+        """Replace the file's content by these leases."""
+        self._leases = leases
+        lines: list[dict[str, object]] = [{"gone": holder} for holder in sorted(leases.gone)]
+        lines += [_leased(holder, request, [number]) for number, (holder, request) in leases.out.items()]
+        with _refused(self._path):
+            write_atomically(self._path, _as_text(lines))
+        self._num_lines = len(lines)
+
+    def leased(self, holder: str, request: str, numbers: Sequence[int]) -> None:
+        """`holder` gets these games in answer to its `request`."""
+        self._leases.out |= dict.fromkeys(numbers, (holder, request))
+        self._append(_leased(holder, request, numbers))
+
+    def gone(self, holder: str) -> None:
+        """An arena is dead: its games are played by others."""
+        self._leases.give_up(holder)
+        self._append({"gone": holder})
+
+    def finished(self, numbers: Iterable[int]) -> None:
+        """These games are in the episode log: the file need not keep them."""
+        for number in numbers:
+            self._leases.out.pop(number, None)
+        if self._num_lines > MAX_FINISHED_LINES + len(self._leases.out) + len(self._leases.gone):
+            self.begin(self._leases)
+
+    def read(self) -> Leases:
+        """The games that were under way. Torn lines are ignored: the request of one whose write failed was
+        never answered, and a game that a power cut took out of the file is played twice."""
+        leases = Leases()
+        if not self._path.exists():  # a stream of an older version of this program
+            return leases
+        for line in self._path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]:
+            try:
+                found = json.loads(line)
+            except ValueError:
+                continue
+            if "gone" in found:
+                leases.give_up(found["gone"])
+            else:
+                leases.out |= dict.fromkeys(found["numbers"], (found["holder"], found["request"]))
+        return leases
+
+    def _append(self, line: dict[str, object]) -> None:
+        with _refused(self._path), self._path.open("a+b") as file:
+            file.write(_line_end_before(file) + _as_text([line]).encode())
+        self._num_lines += 1
+
+
+def _line_end_before(file: IO[bytes]) -> bytes:
+    """A line end where the last line is torn, because a write has failed."""
+    if file.seek(0, os.SEEK_END) == 0:
+        return b""
+    file.seek(-1, os.SEEK_END)
+    return b"" if file.read(1) == b"\n" else b"\n"
+
+
+@contextlib.contextmanager
+def _refused(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RunFolderError(f"{path}: a lease could not be written: {error.strerror}") from error
+
+
+def _as_text(lines: Iterable[dict[str, object]]) -> str:
+    return "".join(f"{json.dumps(line)}\n" for line in lines)
+
+
+def _leased(holder: str, request: str, numbers: Sequence[int]) -> dict[str, object]:
+    return {"holder": holder, "request": request, "numbers": list(numbers)}

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from actors.arena import GameTask
 from actors.league import Opponents
-from cluster.buffer.buffer_actor import BufferActor, StreamSpec
-from cluster.buffer.lease_log import LeaseLog
+from cluster.buffer.buffer_actor import BufferActor, LeaseLog, StreamSpec
 from cluster.buffer.replay_buffer import ReplayBuffer
 from cluster.buffer.stream import GameStream, Leases, Lineage
 from cluster.launch.placed_run import stream_hint
@@ -613,7 +612,7 @@ def test_the_log_of_leases_is_read_as_it_was_written(tmp_path: Path, monkeypatch
     leases.gone("arena-0")
     wanted = Leases({9: ("arena-2", "r"), 3: ("arena-1", "second")}, {"arena-0", "arena-3"})
     assert LeaseLog(tmp_path / "leases").read() == wanted
-    monkeypatch.setattr("cluster.buffer.lease_log.MAX_FINISHED_LINES", 0)
+    monkeypatch.setattr("cluster.buffer.buffer_actor.MAX_FINISHED_LINES", 0)
     leases.finished([9])
     assert len((tmp_path / "leases").read_text().splitlines()) == 3, "it was rewritten"
     assert LeaseLog(tmp_path / "leases").read() == Leases({3: ("arena-1", "second")}, wanted.gone)
