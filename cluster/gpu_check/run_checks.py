@@ -28,8 +28,17 @@ from typing import Any
 
 from cluster.gpu_check.check import RANDOM_MODEL, Check, Told, model
 from cluster.gpu_check.engine_checks import ENGINE, RUN, engine, run
-from cluster.gpu_check.layout_checks import layouts
-from cluster.gpu_check.learner_checks import LEARNER, MODULES, attention, export, fresh_moments, head, learner, sleep
+from cluster.gpu_check.learner_checks import (
+    LEARNER,
+    MODULES,
+    attention,
+    export,
+    fresh_moments,
+    head,
+    layouts,
+    learner,
+    sleep,
+)
 from cluster.gpu_check.processes import Method, gpus, in_a_process, used_mib, wait_until_free
 
 CPU_ADAM = ("g++",)  # DeepSpeed compiles its optimiser for offloaded states on first use

@@ -20,10 +20,9 @@ import torch
 import learners.head
 from actors.models import load_tokenizer
 from cluster.checks.preflight import check_files
-from cluster.gpu_check import engine_checks, layout_checks, learner_checks, processes, run_checks
+from cluster.gpu_check import engine_checks, learner_checks, processes, run_checks
 from cluster.gpu_check.check import Check, Finding, Told
-from cluster.gpu_check.layout_checks import layouts
-from cluster.gpu_check.learner_checks import attention, head
+from cluster.gpu_check.learner_checks import attention, head, layouts
 from cluster.gpu_check.processes import cause_of, cause_of_run
 from cluster.gpu_check.run_checks import CHECKS, run_all, why_not
 from cluster.planning.placement_faults import placement_fault
@@ -83,7 +82,7 @@ def test_trees_and_padded_rows_are_timed_at_all_lengths(tmp_path: Path, monkeypa
         at = len(samples) * attention_module.FLEX_BLOCK_TOKENS / 128
         return {"tree_layer_ms": 30.0, "padded_layer_ms": at, "mask_ms": 28.0}
 
-    monkeypatch.setattr(layout_checks, "_times", times)
+    monkeypatch.setattr(learner_checks, "_layout_times", times)
     found = layouts(Told("qwen2.5-1.5b", tmp_path)).figures
     assert found["padded_layer_ms_4096_blocks_256"] == 2 * found["padded_layer_ms_4096"]
     assert found["faster_from_tokens"] == 2048, "31 ms against 48 of 12 games, and against 28 of 7 games at 1024"
