@@ -3,5 +3,5 @@
 commands/doctor.py lists them.
 
 Tests of other names: check_results, cluster_checks, node_report in test_doctor.py;
-vllm_build in test_quickstart_gpu.py; own_game in test_game_commands.py.
+vllm_build in test_quickstart_gpu.py.
 """

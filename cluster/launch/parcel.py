@@ -31,9 +31,8 @@ PACKAGES = ("spag_ray", "actors", "learners", "cluster")
 # Of the commands a job uses only these modules, and none of these files: it runs `train` with one configuration.
 _USED_OF_COMMANDS = ("__init__.py", "game.py", "report.py", "train.py")
 _UNUSED = (
-    "cluster/checks/own_game.py",
-    "cluster/checks/new_game.txt",
-    "cluster/checks/new_game_test.txt",
+    "cluster/commands/new_game.txt",
+    "cluster/commands/new_game_test.txt",
     "cluster/console.py",
     "cluster/launch/parcel.py",
     "cluster/monitor/frame.py",

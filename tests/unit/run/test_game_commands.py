@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cluster.checks.own_game import remedy
 from cluster.cli import app
+from cluster.commands.game import remedy
 from cluster.guarded import run_guarded
 
 ROOT = Path(__file__).resolve().parents[3]
