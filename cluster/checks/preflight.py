@@ -19,7 +19,7 @@ from actors.models import load_tokenizer, resolve_model
 from cluster.checks.imports import check_imports, environment_of, imports_checked
 from cluster.checks.known_imports import KnownImports
 from cluster.checks.vllm_build import ON_ONE_GPU, gpu_build
-from cluster.planning.micro_batches import with_planned_learner
+from cluster.planning.memory import with_planned_learner
 from cluster.planning.model_size import model_size
 from cluster.planning.placement import base_plays_in_turn
 from cluster.planning.plan_checks import check_engine, micro_batch_fault, room_fault

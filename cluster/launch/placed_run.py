@@ -23,7 +23,7 @@ from cluster.checks.preflight import check_files, check_run, check_with_imports
 from cluster.handles import Ref
 from cluster.monitor.progress import watch
 from cluster.monitor.terminal import say
-from cluster.planning.micro_batches import with_planned_learner
+from cluster.planning.memory import with_planned_learner
 from cluster.planning.model_size import model_size
 from cluster.planning.reservation import free, reservation_of
 from cluster.run.checkpoint import check_goes_on, to_resume

@@ -20,8 +20,9 @@ from cluster.planning.memory import (
     engine_memory,
     learner_memory,
     num_trained,
+    share_of_gpu,
+    with_planned_learner,
 )
-from cluster.planning.micro_batches import share_of_gpu, with_planned_learner
 from cluster.planning.model_size import ModelSize, kv_heads, model_size
 from cluster.planning.placement import ActorSpec, actors_of, has_last_match, match_actors, num_later_stages
 from learners.deepspeed_config import deepspeed_config, is_offloaded

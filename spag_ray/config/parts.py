@@ -237,7 +237,7 @@ class LearnerConfig(Part):
 
     @property
     def microbatch_tokens(self) -> int:
-        """max_tokens_per_microbatch of a planned run, which has no `auto` (cluster/planning/micro_batches.py)."""
+        """max_tokens_per_microbatch of a planned run, which has no `auto` (cluster/planning/memory.py)."""
         assert self.max_tokens_per_microbatch != "auto", "a run is planned before its learner starts"
         return self.max_tokens_per_microbatch
 

@@ -1,12 +1,17 @@
 """The plan's memory is arithmetic that can be checked: against a model's own tensors, and against sums by hand."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cluster.checks.check_results import plan_checks
 from cluster.gpu_check.check import SHAPES
+from cluster.launch.placed_run import planned
 from cluster.planning.memory import (
     GIB,
+    WELL_FILLED,
     EngineMemory,
     Memory,
     adapter_bytes,
@@ -14,11 +19,15 @@ from cluster.planning.memory import (
     checkpoint_bytes,
     engine_memory,
     learner_memory,
+    with_planned_learner,
 )
 from cluster.planning.model_size import ModelSize, count_parameters
-from spag_ray.config.loading import parse_config
-from spag_ray.config.parts import ModelShape
+from cluster.planning.plan import make_plan
+from cluster.planning.plan_text import plan_lines
+from spag_ray.config.loading import load_config, parse_config
+from spag_ray.config.parts import LearnerConfig, ModelShape
 from spag_ray.config.run import RunConfig
+from spag_ray.errors import ConfigError
 from tests.support.shapes import LLAMA_2_7B
 
 SIZE = ModelSize(count_parameters(LLAMA_2_7B), "test", LLAMA_2_7B)
@@ -265,3 +274,101 @@ def test_a_sleeping_engine_takes_powers_of_two_of_bytes_on_the_host() -> None:
     assert asleep(LLAMA_2_7B) == (32 * (128 + 32 + 256 + 128) + 2 * 256) * mib
     assert asleep(LLAMA_2_7B, gpus=2) == (32 * (64 + 16 + 128 + 64) + 2 * 128) * mib
     assert whole < asleep(LLAMA_2_7B) < asleep(None) == 2 * whole
+
+
+SHAPE: dict[str, Any] = {  # Qwen2.5-1.5B
+    "model_type": "qwen2",
+    "vocab_size": 151936,
+    "hidden_size": 1536,
+    "intermediate_size": 8960,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 2,
+    "tie_word_embeddings": True,
+}
+KNOWN_SIZE = ModelSize(count_parameters(ModelShape(**SHAPE)), "its shape", ModelShape(**SHAPE))
+BOTH: dict[str, Any] = {"max_tokens_per_microbatch": "auto", "gradient_checkpointing": "auto", "num_gpus": 1}
+
+
+def config_with(gpu_gib: float = 79.0, engine: dict[str, Any] | None = None, **learner: Any) -> RunConfig:
+    return parse_config({"learner": learner, "cluster": {"gpu_gib": gpu_gib}, "engine": engine or {}})
+
+
+def chosen(config: RunConfig, size: ModelSize | None = KNOWN_SIZE) -> tuple[int, bool]:
+    learner = with_planned_learner(config, size).learner
+    return learner.microbatch_tokens, learner.checkpoints_gradients
+
+
+def test_values_that_are_set_are_kept_and_cpus_have_the_defaults() -> None:
+    explicit = config_with(max_tokens_per_microbatch=512, gradient_checkpointing=True, num_gpus=1)
+    assert with_planned_learner(explicit, KNOWN_SIZE) is explicit
+    assert make_plan(explicit).chosen is None
+    assert chosen(config_with(**BOTH | {"num_gpus": 0})) == (2048, False)
+    default = LearnerConfig()
+    assert (default.microbatch_tokens, default.checkpoints_gradients) == (2048, False)
+
+
+def test_a_larger_gpu_has_larger_micro_batches_and_no_checkpointing_where_these_fit() -> None:
+    found = [chosen(config_with(gib, **BOTH)) for gib in (24.0, 44.0, 79.0, 139.0, 1000.0)]
+    assert found == [(2048, True), (16384, True), (8192, False), (16384, False), (16384, False)], "2048: nothing fits"
+    for gib, (tokens, on) in zip((44.0, 79.0, 139.0), found[1:-1], strict=True):
+        fits = config_with(gib, max_tokens_per_microbatch=tokens, gradient_checkpointing=on, num_gpus=1)
+        assert learner_memory(fits, KNOWN_SIZE).num_bytes <= WELL_FILLED * gib * GIB
+
+
+def test_checkpointing_is_on_where_the_given_micro_batch_does_not_fit_without() -> None:
+    given: dict[str, Any] = {"max_tokens_per_microbatch": 8192, "gradient_checkpointing": "auto", "num_gpus": 1}
+    assert chosen(config_with(1000.0, **given)) == (8192, False)
+    assert chosen(config_with(50.0, **given)) == (8192, True)
+    on: dict[str, Any] = {"max_tokens_per_microbatch": "auto", "gradient_checkpointing": True, "num_gpus": 1}
+    assert chosen(config_with(1000.0, **on)) == (16384, True)
+
+
+def test_a_micro_batch_is_a_tree_that_the_model_can_read() -> None:
+    windowed = replace(KNOWN_SIZE, longest_tree=4096)
+    assert chosen(config_with(1000.0, **BOTH), windowed) == (4096, False)
+    assert chosen(config_with(1000.0, **BOTH, packing="none"), windowed) == (16384, False)
+
+
+def test_a_micro_batch_without_checkpointing_holds_the_longest_sample() -> None:
+    longest = {"max_model_len": 16000}
+    tokens, on = chosen(config_with(79.0, longest, **BOTH))
+    assert (tokens, on) == (16384, True)
+    assert not chosen(config_with(79.0, **BOTH))[1]
+
+
+def test_a_learner_beside_an_engine_that_is_awake_has_its_own_part_of_the_gpu() -> None:
+    whole, part = chosen(config_with(139.0, **BOTH)), chosen(config_with(139.0, **BOTH | {"num_gpus": 0.4}))
+    assert part[0] < whole[0] or part[1] > whole[1]
+
+
+def test_a_model_of_unknown_size_has_the_default_and_checkpointing() -> None:
+    assert chosen(config_with(**BOTH), None) == (2048, True)
+
+
+def test_a_run_gets_numbers_and_its_plan_tells_them(tmp_path: Path) -> None:
+    options = [f"learner.{key}={value}" for key, value in BOTH.items() if key != "num_gpus"]
+    config = load_config("qwen3_4b_8gpu", options)
+    assert config.learner.max_tokens_per_microbatch == "auto"
+    learner = planned(config, str(tmp_path)).learner
+    told = f"micro-batches of {learner.microbatch_tokens} tokens, gradient checkpointing "
+    plan = make_plan(config)
+    assert any(told in line for line in plan_lines(plan))
+    assert plan.config.learner == learner
+    assert any(told in check.text for check in plan_checks(config)), "doctor says it too"
+    with pytest.raises(AssertionError, match="planned before"):
+        _ = config.learner.microbatch_tokens
+
+
+@pytest.mark.parametrize(
+    ("setting", "fault"),
+    [
+        ("max_tokens_per_microbatch=15", "should be greater than or equal to 16, or auto (got 15)"),
+        ("max_tokens_per_microbatch=many", "should be a whole number, or auto (got 'many')"),
+        ("gradient_checkpointing=some", "should be true or false, or auto (got 'some')"),
+    ],
+)
+def test_what_is_neither_a_value_nor_auto_is_refused(setting: str, fault: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config("quickstart", [f"learner.{setting}"])
+    assert str(caught.value).endswith(f" learner.{setting.partition('=')[0]}: {fault}")
