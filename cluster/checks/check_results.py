@@ -17,8 +17,7 @@ from typing import Literal
 from cluster.checks.node_report import NodeReport
 from cluster.planning.memory import GIB, bucket_bytes, engine_memory, learner_memory
 from cluster.planning.model_size import ModelSize
-from cluster.planning.placement import Rooms, Unplaced, actors_of
-from cluster.planning.placement_faults import placement_doubt, placement_fault
+from cluster.planning.placement import Rooms, Unplaced, actors_of, placement_doubt, placement_fault
 from cluster.planning.plan import make_disk, make_plan, plan_faults, snapshot_bytes, version_bytes
 from cluster.runtime.ray_session import address_of
 from cluster.types import Node, NodeResources

@@ -2,5 +2,5 @@
 
 placement.py computes which actor fits on which node; reservation.py creates the placement group.
 
-Tests of other names: placement_faults in test_placement.py; plan_text in test_plan.py.
+Tests of other names: plan_text in test_plan.py.
 """

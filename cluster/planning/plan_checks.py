@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from actors.models import BUILT_IN
-from cluster.planning.placement_faults import shape_fault
+from cluster.planning.placement import shape_fault
 from learners.deepspeed_config import deepspeed_config
 from spag_ray.config.files import named_paths, own_code
 from spag_ray.config.games import game_file

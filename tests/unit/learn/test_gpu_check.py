@@ -25,7 +25,7 @@ from cluster.gpu_check.check import Check, Finding, Told
 from cluster.gpu_check.learner_checks import attention, head, layouts
 from cluster.gpu_check.processes import cause_of, cause_of_run
 from cluster.gpu_check.run_checks import CHECKS, run_all, why_not
-from cluster.planning.placement_faults import placement_fault
+from cluster.planning.placement import placement_fault
 from cluster.types import NodeResources
 from learners import attention as attention_module
 from spag_ray.config.loading import load_config

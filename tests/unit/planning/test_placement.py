@@ -14,10 +14,11 @@ from cluster.planning.placement import (
     actors_of,
     match_actors,
     num_on_one_gpu,
+    placement_doubt,
+    placement_fault,
     totals,
     with_room_for_engines,
 )
-from cluster.planning.placement_faults import placement_doubt, placement_fault
 from cluster.types import NodeResources
 from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig

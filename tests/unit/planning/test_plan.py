@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from cluster.planning.memory import GIB
-from cluster.planning.placement import totals
-from cluster.planning.placement_faults import placement_doubt, placement_fault
+from cluster.planning.placement import placement_doubt, placement_fault, totals
 from cluster.planning.plan import make_plan, plan_faults, plan_notes
 from cluster.planning.plan_text import plan_lines
 from cluster.types import NodeResources

@@ -13,7 +13,7 @@ import yaml
 
 from cluster.cli import app
 from cluster.launch.jobs import AFTER_NOTICE_S
-from cluster.planning.placement_faults import placement_fault
+from cluster.planning.placement import placement_fault
 from cluster.types import NodeResources
 from spag_ray.config.loading import load_config
 from spag_ray.game import check

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from cluster.checks import vllm_build
 from cluster.cli import app
-from cluster.planning.placement_faults import placement_fault
+from cluster.planning.placement import placement_fault
 from cluster.types import NodeResources
 from spag_ray.config.loading import load_config
 from spag_ray.config.run import RunConfig
