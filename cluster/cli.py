@@ -71,7 +71,7 @@ def train(
     if not (resume and run_dir):
         check_name(settings)
     if dry_run:
-        from cluster.planning.plan_text import print_plan
+        from cluster.planning.plan import print_plan
 
         can_start = print_plan(settings)
         if by_seed:

@@ -38,7 +38,6 @@ _UNUSED = (
     "cluster/monitor/frame.py",
     "cluster/monitor/run_view.py",
     "cluster/planning/config_reference.py",
-    "cluster/planning/plan_text.py",
     "cluster/schedules/tournament.py",
     "cluster/tracking/grafana.py",
     "spag_ray/families/baichuan.py",

@@ -4,8 +4,8 @@
 
 Actors are placed in the order in which a run starts them: engines, learners, then the engines of the league and of
 frozen opponents. At the end of a run the learners end, and engines of an earlier model take their place for the last
-match (`match_actors`). `placement_fault` says what is wrong with a
-placement: on all nodes together, on each node, on each GPU.
+match (`match_actors`). `placement_fault` says what is wrong with a placement: on all nodes together, on each node, on
+each GPU.
 
     fault = placement_fault(config, [NodeResources("10.0.0.1", 16, 8)])      # None, or why the run would wait forever
 """

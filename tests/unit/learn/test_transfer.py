@@ -20,8 +20,7 @@ import xxhash
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cluster.launch.placed_run import planned
-from cluster.planning.plan import make_plan
-from cluster.planning.plan_text import plan_lines
+from cluster.planning.plan import make_plan, plan_lines
 from learners.export import Exporter
 from spag_ray.channels import vllm_twins
 from spag_ray.channels.base import CHANNELS, Entry, Link, Pass, Sender, find

@@ -22,8 +22,7 @@ from cluster.planning.memory import (
     with_planned_learner,
 )
 from cluster.planning.model_size import ModelSize, count_parameters
-from cluster.planning.plan import make_plan
-from cluster.planning.plan_text import plan_lines
+from cluster.planning.plan import make_plan, plan_lines
 from spag_ray.config.loading import load_config, parse_config
 from spag_ray.config.parts import LearnerConfig, ModelShape
 from spag_ray.config.run import RunConfig

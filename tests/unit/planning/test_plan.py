@@ -10,8 +10,7 @@ import pytest
 
 from cluster.planning.memory import GIB
 from cluster.planning.placement import placement_doubt, placement_fault, totals
-from cluster.planning.plan import make_plan, plan_faults, plan_notes
-from cluster.planning.plan_text import plan_lines
+from cluster.planning.plan import make_plan, plan_faults, plan_lines, plan_notes
 from cluster.types import NodeResources
 from spag_ray.config.loading import load_config, parse_config
 from tests.support.shipped import SHIPPED

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from cluster.checks.check_results import plan_checks
+from cluster.planning.plan import print_plan
 from cluster.planning.plan_checks import check_plan, micro_batch_fault, room_fault
-from cluster.planning.plan_text import print_plan
 from spag_ray.config.loading import load_config, parse_config
 from spag_ray.errors import ConfigError
 

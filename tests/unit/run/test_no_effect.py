@@ -12,8 +12,7 @@ from cluster.checks.preflight import check_files
 from cluster.cli import app
 from cluster.commands import doctor, train
 from cluster.launch.placed_run import idle_values
-from cluster.planning.plan import make_plan
-from cluster.planning.plan_text import plan_lines, print_plan
+from cluster.planning.plan import make_plan, plan_lines, print_plan
 from cluster.run.parts import Prepared
 from spag_ray.config.loading import load_config, parse_config
 from spag_ray.config.no_effect import few_imitation_steps, values_without_effect

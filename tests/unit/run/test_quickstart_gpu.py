@@ -71,7 +71,7 @@ def test_the_quickstart_takes_turns_on_one_gpu_where_vllm_is_built_for_gpus(
         given.append(config)
         return True
 
-    monkeypatch.setattr("cluster.planning.plan_text.print_plan", print_plan)
+    monkeypatch.setattr("cluster.planning.plan.print_plan", print_plan)
     ended = CliRunner().invoke(app, ["quickstart", "-o", "engine.gpu_memory_utilization=0.3", "--dry-run"])
     assert ended.exit_code == 0, ended.output
     [config] = given
