@@ -17,8 +17,8 @@ from cluster.checks.preflight import check_played_in_turn, check_players, check_
 from cluster.launch.placed_run import cards_of, every_words, placed_run, watch_run, words_of_file
 from cluster.monitor.tables import comparison_lines, guess_tables, match_tables
 from cluster.monitor.terminal import say
-from cluster.planning.bundles import match_bundles
 from cluster.planning.placement import with_room_for_engines
+from cluster.planning.reservation import match_bundles
 from cluster.runtime.output_files import folder_beside
 from cluster.runtime.ray_session import get
 from cluster.runtime.run_folder import make_run_folder

@@ -30,8 +30,7 @@ from rich.console import Console
 from cluster.launch.jobs import check_run_dir
 from cluster.monitor.comparison import print_comparison
 from cluster.monitor.terminal import say
-from cluster.planning.bundles import bundles_of, num_that_fit
-from cluster.planning.reservation import node_uses
+from cluster.planning.reservation import bundles_of, node_uses, num_that_fit
 from cluster.runtime.ray_session import address_of, is_job, ray_session
 from cluster.runtime.run_folder import check_can_be_made, check_continues, is_finished, with_kept_dtypes
 from cluster.runtime.stop_notice import notice_to_stop

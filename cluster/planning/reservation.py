@@ -1,12 +1,15 @@
-"""One placement group for a run's engines and learner ranks, so that a run gets all of its resources or none. Otherwise
-two runs could each hold half of what they need and wait for each other forever.
+"""The resources that a run needs, as bundles that each fit on one node, and a placement group for them: a run gets all
+or none. Otherwise two runs could each hold half of what they need and wait for each other forever.
 
     reservation.reserve(bundles_of(config))                  waits until all bundles fit, and says what is missing
-    reservation.take("engine-policy-0", "engine", 1, 0)      Ray options that put an actor into a bundle; {} if none is
-    left reservation.leave("engine-policy-0")                     the actor has ended; its replacement takes the bundle
+    reservation.take("engine-policy-0", "engine", 1, 0)      Ray options for a place in a bundle; {} if none is left
+    reservation.leave("engine-policy-0")                     the actor has ended; its replacement takes the bundle
 
 After the learners have ended, engines of the last match take their bundles. Ray places an engine that was not planned
 outside the placement group.
+
+>>> [bundle.num_cpus for bundle in bundles_of(RunConfig.model_validate({"learner": {"num_ranks": 3, "num_cpus": 0.5}}))]
+[1, 1.0, 0.5]
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +34,126 @@ from ray.util.placement_group import (
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from cluster.handles import ActorHandle
-from cluster.planning.bundles import Bundle, NodeUse, missing_room
-from cluster.planning.placement import SMALLEST
+from cluster.planning.placement import SMALLEST, ActorSpec, Rooms, Unplaced, actors_of, match_actors
 from cluster.runtime.nodes import ray_nodes
 from cluster.runtime.output_files import label_of
 from cluster.runtime.ray_session import ClusterError
+from cluster.types import NodeResources
+from spag_ray.config.engine import EngineRange
 from spag_ray.config.parts import ClusterConfig
+from spag_ray.config.run import RunConfig
 
 LOOK_EVERY_S = 1.0
 SAY_AFTER_S = 5.0  # a shorter time is the start of an actor, not a wait
 SAY_EVERY_S = 10.0
 SAY_AGAIN_EVERY_S = 120.0  # when nothing has changed
+MAX_NODES_NAMED = 8
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Resources on one node for actors of one kind."""
+
+    kind: str
+    num_cpus: float
+    num_gpus: float
+
+    def as_rays(self) -> dict[str, float]:
+        return {name: value for name, value in (("CPU", self.num_cpus), ("GPU", self.num_gpus)) if value}
+
+
+@dataclass(frozen=True)
+class NodeUse:
+    """A node's resources, and how much of them is free."""
+
+    has: NodeResources
+    free_cpus: float
+    free_gpus: float
+
+
+def bundles_of(config: RunConfig) -> list[Bundle]:
+    """The bundles of a training run: one for each engine and one for each learner rank.
+
+    The engine of the last match takes the place of learner ranks after they have ended. If it needs more than one rank
+    has, the first bundle holds several ranks, or extra CPUs."""
+    match = match_actors(config)
+    bundles = []
+    for spec in actors_of(config):
+        if spec.kind == "learner":
+            bundles += _learner_bundles(spec, match[0] if match else None)
+        elif spec.kind == "engine":
+            bundles += [Bundle("engine", spec.num_cpus, spec.num_gpus)] * spec.count
+    return bundles
+
+
+def num_that_fit(config: RunConfig, nodes: Sequence[NodeResources], most: int) -> int:
+    """How many runs of this configuration have room on these nodes at the same time; at most `most`. Of engines whose
+    number changes the largest counts, so that no run grows into another's room.
+
+    >>> num_that_fit(RunConfig(), [NodeResources("10.0.0.1", 5, 0)], most=9)
+    2
+    """
+    engine = config.engine
+    if isinstance(engine.num_engines, EngineRange):
+        engine = engine.model_copy(update={"num_engines": engine.num_engines.max})
+    bundles = bundles_of(config.model_copy(update={"engine": engine}))
+    specs = [ActorSpec(each.kind, "", 1, each.num_cpus, each.num_gpus) for each in bundles]
+    rooms = Rooms(nodes)
+    for count in range(most):
+        if isinstance(rooms.place(specs), Unplaced):
+            return count
+    return most
+
+
+def match_bundles(config: RunConfig) -> list[Bundle]:
+    """The bundles of `spag-ray match`: engines for each seat, or for both where they play in turn."""
+    num_pools = 1 if config.plays_in_turn else 2
+    return engine_bundles(config, num_pools * config.engine.min_engines)
+
+
+def engine_bundles(config: RunConfig, count: int) -> list[Bundle]:
+    return [Bundle("engine", config.engine.num_cpus, config.engine.num_gpus)] * count
+
+
+def _learner_bundles(rank: ActorSpec, match: ActorSpec | None) -> list[Bundle]:
+    if match is None:
+        return [Bundle("learner", rank.num_cpus, rank.num_gpus)] * rank.count
+    together = 1
+    if rank.num_gpus == int(rank.num_gpus):  # ranks with a share of a GPU must not share a GPU with each other
+        needs = ((match.num_cpus, rank.num_cpus), (match.num_gpus, rank.num_gpus))
+        together = min(rank.count, max([1, *(math.ceil(needed / each) for needed, each in needs if each)]))
+    num_gpus = together * rank.num_gpus
+    padded = match.num_cpus if num_gpus >= match.num_gpus else 0
+    first = Bundle("learner", max(together * rank.num_cpus, padded), num_gpus)
+    return [first, *[Bundle("learner", rank.num_cpus, rank.num_gpus)] * (rank.count - together)]
+
+
+def missing_room(what: str, num_cpus: float, num_gpus: float, nodes: Sequence[NodeUse]) -> str:
+    """What is needed, and how much of it each node has given out.
+
+    >>> busy = NodeUse(NodeResources("10.0.0.1", 16, 8), 9, 1)
+    >>> missing_room("engine-policy-1", 1, 2, [busy])
+    '2 GPUs for engine-policy-1: the cluster has 8, 7 are taken (10.0.0.1 7/8)'
+    """
+    for unit, needed, key in (("GPU", num_gpus, "gpus"), ("CPU", num_cpus, "cpus")):
+        uses = [(node.has.name, getattr(node.has, f"num_{key}"), getattr(node, f"free_{key}")) for node in nodes]
+        total, num_free = sum(use[1] for use in uses), sum(use[2] for use in uses)
+        if needed > num_free + SMALLEST:
+            taken = total - num_free
+            held = [f"{name} {_number(has - is_free)}/{_number(has)}" for name, has, is_free in uses if has]
+            more = f", and {len(held) - MAX_NODES_NAMED} more" if len(held) > MAX_NODES_NAMED else ""
+            return (
+                f"{_number(needed)} {unit}{'' if needed == 1 else 's'} for {what}: the cluster has {_number(total)}, "
+                f"{_number(taken)} {'is' if taken == 1 else 'are'} taken ({', '.join(held[:MAX_NODES_NAMED])}{more})"
+            )
+    wanted = " and ".join(
+        f"{_number(needed)} {unit}s" for unit, needed in (("CPU", num_cpus), ("GPU", num_gpus)) if needed
+    )
+    return f"{wanted} for {what}: free in total, but not on single nodes as needed, or a node has just joined"
+
+
+def _number(value: float) -> str:
+    return f"{round(value, 2):g}"
 
 
 class NoRoomError(ClusterError):

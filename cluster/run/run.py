@@ -22,7 +22,7 @@ from actors.league import Opponents
 from cluster.handles import Actor, Handle, actor_method
 from cluster.learning.stage_samples import TrainingStage
 from cluster.monitor.train_log import followed
-from cluster.planning.bundles import Bundle, engine_bundles, match_bundles
+from cluster.planning.reservation import Bundle, engine_bundles, match_bundles
 from cluster.run.parts import Prepared, RunParts
 from cluster.run.recovery import Recovery
 from cluster.run.training import train

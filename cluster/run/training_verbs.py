@@ -14,7 +14,7 @@ from actors.arena import LISTENER
 from actors.league import Opponents
 from actors.models import BUILT_IN
 from cluster.learning.stage_samples import TrainingStage
-from cluster.planning.bundles import bundles_of
+from cluster.planning.reservation import bundles_of
 from cluster.run.checkpoint import RunState
 from cluster.run.parts import RunParts
 from cluster.run.recovery import Recovery

@@ -10,8 +10,7 @@ import pytest
 import ray
 
 from cluster.launch.placed_run import placed_run
-from cluster.planning.bundles import Bundle
-from cluster.planning.reservation import Reservation
+from cluster.planning.reservation import Bundle, Reservation
 from cluster.runtime.ray_session import ClusterError
 from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.parts import ClusterConfig

@@ -23,4 +23,4 @@ def test_the_examples_of_a_docstring_are_true(module: str) -> None:
 
 def test_examples_are_found() -> None:
     assert "spag_ray.games.taboo.referee.disguise" in WITH_EXAMPLES
-    assert "cluster.planning.bundles" in WITH_EXAMPLES
+    assert "cluster.planning.reservation" in WITH_EXAMPLES

@@ -21,7 +21,7 @@ import cluster.commands.seeds as seeds_module
 from cluster.cli import app
 from cluster.commands.seeds import seeds_of
 from cluster.guarded import run_guarded
-from cluster.planning.bundles import NodeUse
+from cluster.planning.reservation import NodeUse
 from cluster.runtime.run_folder import is_finished, make_run_folder
 from cluster.types import NodeResources
 from spag_ray.config.loading import load_config, parse_config

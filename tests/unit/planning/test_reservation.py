@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cluster.planning.bundles import NodeUse, bundles_of, match_bundles, missing_room, num_that_fit
 from cluster.planning.placement import ActorSpec, Rooms, Unplaced, actors_of, totals
+from cluster.planning.reservation import NodeUse, bundles_of, match_bundles, missing_room, num_that_fit
 from cluster.types import NodeResources
 from spag_ray.config.loading import load_config, parse_config
 from tests.support.shipped import SHIPPED
