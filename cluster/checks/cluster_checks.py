@@ -31,8 +31,7 @@ from cluster.checks.imports import IMPORT_WITHIN_S, environment_of, needs_of
 from cluster.checks.node_report import NodeReport, Wanted, look
 from cluster.planning.memory import with_planned_learner
 from cluster.planning.model_size import model_size
-from cluster.runtime.nodes import ray_nodes
-from cluster.runtime.ray_session import is_job
+from cluster.runtime.ray_session import is_job, ray_nodes
 from cluster.types import Node
 from spag_ray.config.files import named_paths
 from spag_ray.config.run import RunConfig

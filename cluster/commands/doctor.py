@@ -1,7 +1,7 @@
 """`spag-ray doctor`: checks, before a run is placed, that everything it needs is available.
 
 here      words, files, packages, model    (preflight.py, imports.py)
-cluster   placement, object store          from Ray's view of its nodes (nodes.py)
+cluster   placement, object store          from Ray's view of its nodes (ray_session.py)
 nodes     versions, paths, packages, ...   from each node's own report (node_report.py)
 """
 

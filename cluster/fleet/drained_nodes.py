@@ -16,7 +16,7 @@ from functools import partial
 from cluster.fleet.fleet import Fleet
 from cluster.fleet.roster import EngineRecord
 from cluster.learning.learning_policy import LearningPolicy
-from cluster.runtime.nodes import draining_nodes, node_of, ray_nodes
+from cluster.runtime.ray_session import draining_nodes, node_of, ray_nodes
 from cluster.types import Engine
 
 LEAVE_WITHIN_S = 120.0  # where Ray gives no deadline

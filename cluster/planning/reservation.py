@@ -35,9 +35,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from cluster.handles import ActorHandle
 from cluster.planning.placement import SMALLEST, ActorSpec, Rooms, Unplaced, actors_of, match_actors
-from cluster.runtime.nodes import ray_nodes
 from cluster.runtime.output_files import label_of
-from cluster.runtime.ray_session import ClusterError
+from cluster.runtime.ray_session import ClusterError, ray_nodes
 from cluster.types import NodeResources
 from spag_ray.config.engine import EngineRange
 from spag_ray.config.parts import ClusterConfig

@@ -1,4 +1,4 @@
-"""Connect to Ray, or start one here that listens on loopback only."""
+"""Connect to Ray, or start one here that listens on loopback only; what Ray says of its nodes and answers to calls."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
@@ -20,6 +21,7 @@ import ray
 from cluster.handles import R, Ref
 from cluster.runtime.locks import check_may_wait
 from cluster.runtime.ray_token import ClusterError, check_answer, no_token, own_token
+from cluster.types import Node, NodeResources
 from spag_ray.config.parts import ClusterConfig
 from spag_ray.errors import SpagError
 from spag_ray.host.waiting_threads import set_before_libraries
@@ -316,3 +318,27 @@ def _import_path() -> str:
     here = str(Path(__file__).resolve().parents[2])
     others = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part != here]
     return os.pathsep.join([here, *others])
+
+
+def ray_nodes() -> list[Node]:
+    """The nodes that are alive."""
+    rows = [row for row in ray.nodes() if row["Alive"]]
+    count = Counter(row["NodeManagerAddress"] for row in rows)
+    nodes = []
+    for row in rows:
+        address, has = row["NodeManagerAddress"], row["Resources"]
+        name = address if count[address] == 1 else f"{address}/{row['NodeID'][:6]}"
+        resources = NodeResources(name, has.get("CPU", 0.0), has.get("GPU", 0.0))
+        nodes.append(Node(row["NodeID"], address, resources, int(has.get("object_store_memory", 0))))
+    return nodes
+
+
+def draining_nodes() -> dict[str, float]:
+    """{id of a node that Ray will take away: when, in seconds since the epoch, or 0}"""
+    return {node: deadline_ms / 1000 for node, deadline_ms in ray._private.state.state.get_draining_nodes().items()}
+
+
+def node_of(actor: Any) -> str:
+    """The id of the node that an actor (its handle) is on; empty if it is on none."""
+    row = ray._private.state.actors(actor._actor_id.hex())
+    return str(row["Address"]["NodeID"]) if row else ""

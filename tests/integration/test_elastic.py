@@ -11,7 +11,7 @@ from ray.cluster_utils import Cluster
 
 from cluster.launch.placed_run import placed_run
 from cluster.run.run import SESSIONS
-from cluster.runtime.nodes import node_of
+from cluster.runtime.ray_session import node_of
 from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.loading import parse_config
 from tests.support.draining import drain, nodes_of_one_cpu

@@ -11,7 +11,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 from cluster.launch.placed_run import placed_run
-from cluster.runtime import nodes as nodes_now
+from cluster.runtime.ray_session import node_of as seen_node_of
 from cluster.runtime.ray_session import ray_session
 from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.parts import ClusterConfig
@@ -61,7 +61,7 @@ def test_a_learner_group_meets_across_nodes_with_an_engine_beside_each_rank(
         training = run.train.remote()
         while not (folder / "metrics.jsonl").exists() or not records_of(folder, "sync"):
             assert not ray.wait([training], timeout=0.2)[0], ray.get(training)
-        assert nodes_now.node_of(run) == nodes.head_node.node_id, "where it was started: others may be taken away"
+        assert seen_node_of(run) == nodes.head_node.node_id, "where it was started: others may be taken away"
         ranks = [node_of(f"learner-run-{rank}") for rank in range(2)]
         engines = [node_of(f"engine-policy-{number}-run") for number in range(2)]
         engine = ray.get_actor("engine-policy-0-run")
