@@ -39,7 +39,7 @@ Direct = TypeVar("Direct", covariant=True)
 Packed = tuple[Any, ...]
 
 # {name of an adapter, or None for whole weights: (folder, version)}. None beside names: whole weights of several
-# players, which an engine takes in turn (rollout/weights_in_turn.py).
+# players, which an engine takes in turn (rollout/request_queue.py).
 SavedWeights = Mapping[str | None, tuple[str, int]]
 
 

@@ -17,8 +17,7 @@ from actors.engine_process import start_engine
 from actors.policy import LoadedPolicy, Measured, Pairs, Score, WakePart
 from cluster.handles import EngineHandle, Packed, Ref, SavedWeights
 from cluster.rollout.engine_faults import EngineLog, start_fault
-from cluster.rollout.request_queue import RequestQueue
-from cluster.rollout.weights_in_turn import WeightsInTurn
+from cluster.rollout.request_queue import RequestQueue, WeightsInTurn
 from cluster.runtime.ray_session import collect_seldom, redirect_output, set_environment
 from spag_ray.config.engine import EngineConfig
 from spag_ray.errors import EngineError

@@ -36,7 +36,7 @@ from cluster.learning import direct_channel, weight_sync
 from cluster.learning.direct_channel import DirectChannel, EngineClient, SendReport
 from cluster.learning.learner_actor import LearnerActor
 from cluster.rollout.engine_actor import EngineActor
-from cluster.rollout.weights_in_turn import WeightsInTurn
+from cluster.rollout.request_queue import WeightsInTurn
 from cluster.types import Engine
 from learners.export import Exporter
 from learners.learner import Learner

@@ -2,13 +2,17 @@
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from actors.policy import Completion, Request
+from actors.models import saved_snapshot
+from actors.policy import Completion, Request, Sampling, Score
+from actors.transformers_policy import TransformersPolicy
 from cluster.rollout import request_queue
-from cluster.rollout.request_queue import RequestQueue, pack_request
+from cluster.rollout.request_queue import RequestQueue, WeightsInTurn, pack_request
+from spag_ray.errors import EngineError, WeightSyncError
 from tests.support.policies import ask
 
 
@@ -144,3 +148,165 @@ async def test_the_time_with_something_to_answer_is_counted() -> None:
     seconds, busy_s = queue.take_busy_s()
     assert seconds >= 0.2
     assert busy_s == 0.0, "all is answered"
+
+
+pytestmark = pytest.mark.timeout(20, func_only=True)
+PLAYERS = {None: ("new", 3), "base": ("old", 0)}
+
+
+class TurnsEngine:
+    """Answers with the folder whose weights it plays, after a moment; a change of weights under a request is an
+    error, as a turn would begin with one player's weights and end with another's."""
+
+    version, is_dead, name = 0, False, "engine"
+
+    def __init__(self) -> None:
+        self.played: list[str] = []
+        self.num_running = 0
+        self.fails = 0
+        self.seen_adapters: set[str | None] = set()
+        self.turns = WeightsInTurn(self.play)
+        self.queue = RequestQueue(cast(Any, self), self.turns)
+
+    async def play(self, folder: str, version: int) -> None:
+        assert not self.num_running, "weights change while a turn is under way"
+        await asyncio.sleep(0.001)
+        assert not self.num_running, "a turn began while weights change"
+        if self.fails:
+            self.fails -= 1
+            raise WeightSyncError("a tensor is missing")
+        self.played.append(folder)
+        self.version = version
+
+    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        (request,) = requests
+        self.seen_adapters.add(request.adapter)
+        self.num_running += 1
+        try:
+            begun = self.version
+            await asyncio.sleep(0.001)
+            return [Completion(request.request_id, (begun,), (-1.0,), begun, self.version, "stop")]
+        finally:
+            self.num_running -= 1
+
+    async def score(self, sequences: Any, temperature: float, adapter: str | None = None) -> list[Score]:
+        self.seen_adapters.add(adapter)
+        return [Score((float(self.version),), True) for _ in sequences]
+
+    async def ask(self, player: str | None, name: str = "turn") -> Any:
+        """The answer's tokens, or the text of an error."""
+        packed = pack_request(Request(name, (1,), Sampling(), adapter=player), name)
+        ((_, answer, *_),) = await self.queue.exchange(f"{name} {player}", [packed], [], 0.0)
+        return answer
+
+    async def give_up(self, player: str | None) -> None:
+        """A request that is cancelled as soon as it has begun a change of weights."""
+        waiting = asyncio.create_task(self.turns.of(player).__aenter__())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        waiting.cancel()
+
+
+async def holding() -> TurnsEngine:
+    engine = TurnsEngine()
+    await engine.turns.hold(PLAYERS)
+    return engine
+
+
+async def test_games_of_two_players_change_the_weights_once_a_turn_whatever_their_number() -> None:
+    engine = await holding()
+
+    async def game(number: int, turns: int) -> None:
+        for turn in range(turns):
+            player = (None, "base")[turn % 2]
+            assert await engine.ask(player, f"{number}/{turn}") == (PLAYERS[player][1],)
+
+    await asyncio.gather(*(game(number, 4 + number % 3) for number in range(60)))
+    assert engine.played == ["new", "old", "new", "old", "new", "old"], "six turns at most, five changes"
+    assert engine.seen_adapters == {None}, "a player is no adapter to the engine"
+
+
+async def test_what_a_player_scores_is_scored_with_its_weights() -> None:
+    engine = await holding()
+    for player, version in ((None, 3.0), ("base", 0.0), (None, 3.0)):
+        (score,) = await engine.queue.score([((1,), (2,))], 1.0, player)
+        assert score.logprobs == (version,)
+
+
+async def test_a_player_that_is_not_held_and_weights_that_do_not_load_are_errors_of_their_requests() -> None:
+    engine = TurnsEngine()
+    assert await engine.ask("past-1") == (0,), "without players a name is that of an adapter"
+    assert engine.seen_adapters == {"past-1"}
+    await engine.turns.hold(PLAYERS)
+    assert "no weights of 'imitated'; it plays base, the newest in turn" in await engine.ask("imitated")
+    engine.fails = 1
+    assert await engine.ask("base") == "WeightSyncError: a tensor is missing"
+    assert await engine.ask(None) == (3,), "what is loaded now is nobody's: the newest are loaded again"
+    assert engine.played == ["new", "new"]
+
+
+async def test_a_request_that_is_given_up_while_weights_change_leaves_them_whole() -> None:
+    engine = await holding()
+    await engine.give_up("base")
+    assert await engine.ask("base") == (0,)
+    assert engine.played == ["new", "old"], "one change, which another request waited for as well"
+
+
+async def test_what_loads_or_sleeps_next_waits_for_a_change_whose_request_was_given_up() -> None:
+    """A match in turn is stopped because a learner died: the engines sleep, or get other weights, at once."""
+
+    engine = await holding()
+    await engine.give_up("base")
+    await engine.turns.settled()
+    assert engine.played == ["new", "old"]
+    await engine.give_up(None)
+    await engine.turns.hold({None: ("newer", 4)})
+    assert engine.played == ["new", "old", "new", "newer"], "one after the other"
+
+
+async def test_new_weights_from_the_learner_end_the_turns_and_those_that_are_held_do_not() -> None:
+    engine = await holding()
+    engine.turns.came(3)  # a replaced engine is given what it holds as the newest
+    assert await engine.ask("base") == (0,)
+    engine.turns.came(4)
+    await engine.ask("base")
+    assert engine.seen_adapters == {None, "base"}, "a name is that of an adapter again"
+    await engine.turns.hold(PLAYERS)
+    await engine.turns.hold({None: ("new", 3)})
+    assert await engine.ask(None) == (3,)
+    assert engine.played[-1] == "new"
+
+
+async def test_a_real_engine_answers_as_each_player_alone_would(tiny_model: Path, other_tiny_model: Path) -> None:
+    """The words that two models say greedily, from one engine that takes their weights in turn."""
+
+    prompt = (5, 9, 12, 7)
+    request = Request("alone", prompt, Sampling(0.0, 6))
+    alone = []
+    for folder in (tiny_model, other_tiny_model):
+        (completion,) = await TransformersPolicy(str(folder)).generate([request])
+        alone.append(completion.token_ids)
+    assert alone[0] != alone[1]
+    policy = TransformersPolicy(str(tiny_model))
+
+    async def play(folder: str, version: int) -> None:
+        await policy.load(saved_snapshot(folder, version))
+
+    turns = WeightsInTurn(play)
+    queue = RequestQueue(policy, turns)
+    await turns.hold({None: (str(tiny_model), 2), "base": (str(other_tiny_model), 0)})
+
+    async def ask(player: str | None, index: int) -> None:
+        packed = pack_request(Request("", prompt, Sampling(0.0, 6), adapter=player), f"{index}")
+        ((_, tokens, _, first, last, _),) = await queue.exchange(f"client-{index}", [packed], [], 0.0)
+        assert tokens == alone[player == "base"]
+        assert first == last == (0 if player else 2)
+
+    await asyncio.gather(*(ask((None, "base")[index % 2], index) for index in range(6)))
+
+
+async def test_the_error_of_an_unknown_player_is_one_that_an_arena_retries() -> None:
+    engine = await holding()
+    with pytest.raises(EngineError, match="no weights of 'x'"):
+        async with engine.turns.of("x"):
+            pass
