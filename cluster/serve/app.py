@@ -7,7 +7,7 @@ POST /api/games/ID/turns     {"text": "..."}
 POST /api/games/ID/again     asks a model again that failed
 POST /api/games/ID/keep      the person agrees that the game is kept
 
-400: it cannot be; 404: no such game; 408, 413, 503: see client_limits.py; 429: too many games wait for a model
+400: it cannot be; 404: no such game; 408, 413, 503: see guard.py; 429: too many games wait for a model
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from cluster.serve.answers import add_file, new_app, refused
-from cluster.serve.client_limits import limited
-from cluster.serve.guard import Guard
+from cluster.serve.guard import Guard, limited
 from cluster.serve.kept_games import KeptGames
 from cluster.serve.opponents import BusyError, Opponents
 from cluster.serve.visits import GAME_FAULT, Table, Visit, Visits

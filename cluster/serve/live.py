@@ -29,8 +29,7 @@ from starlette.types import ASGIApp
 
 from cluster.runtime.output_files import told_apart_paths
 from cluster.serve.answers import add_file, new_app
-from cluster.serve.client_limits import limited
-from cluster.serve.guard import Guard
+from cluster.serve.guard import Guard, limited
 from spag_ray.config.files import shown_config
 from spag_ray.errors import SpagError
 from spag_ray.results.report.markup import NOTHING, table

@@ -25,8 +25,7 @@ from cluster.checks.preflight import check_words
 from cluster.launch.placed_run import cards_of, rules_of, training_words, words_of_file
 from cluster.monitor.terminal import say
 from cluster.serve.app import make_app
-from cluster.serve.client_limits import Connection
-from cluster.serve.guard import Guard
+from cluster.serve.guard import Connection, Guard
 from cluster.serve.kept_games import keeping
 from cluster.serve.opponents import Opponent, Opponents, opponents_of_run
 from cluster.serve.visits import Table, Visits

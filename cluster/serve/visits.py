@@ -40,7 +40,7 @@ MAX_VISITS = 500  # the one that was not asked for longest is forgotten
 MAX_PENDING = 32  # games in which a model has something to do
 MAX_PENDING_EACH = 8  # of them those of one visitor
 AWAY_S = 180.0  # no model is asked for a visitor who did not look for so long; a hidden tab looks once a minute
-READ_WAIT_S = 30.0  # how long a turn waits for its model's tokenizer, in an answer that has client_limits.ANSWER_S
+READ_WAIT_S = 30.0  # how long a turn waits for its model's tokenizer, in an answer that has guard.ANSWER_S
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 
 from actors.arena import GameTask, Rules
 from actors.models import load_tokenizer
-from cluster.serve import client_limits, visits
+from cluster.serve import guard, visits
 from cluster.serve.app import _add_table
 from cluster.serve.kept_games import keeping
 from cluster.serve.opponents import MAX_LOADED, opponents_of_run
@@ -105,7 +105,7 @@ def test_a_person_who_speaks_while_the_model_is_loaded_is_answered(client: TestC
 
 def test_a_game_has_its_id_while_its_tokenizer_is_read(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """From a shared disk that may take longer than a request is answered. The person may speak once it is read."""
-    monkeypatch.setattr(client_limits, "ANSWER_S", 5.0)
+    monkeypatch.setattr(guard, "ANSWER_S", 5.0)
     monkeypatch.setattr(visits, "READ_WAIT_S", 0.2)
     is_read = threading.Event()
 
@@ -122,7 +122,7 @@ def test_a_game_has_its_id_while_its_tokenizer_is_read(client: TestClient, monke
     assert client.get(address).json()["id"] == game["id"]
     refusal = refused(client.post(f"{address}/turns", json={"text": "hint water"}), 429)
     assert refusal == "spag-1 is still read from the disk, so your turn was not taken; send it again in a moment"
-    monkeypatch.setattr(client_limits, "ANSWER_S", 60.0)
+    monkeypatch.setattr(guard, "ANSWER_S", 60.0)
     monkeypatch.setattr(visits, "READ_WAIT_S", 30.0)
     is_read.set()
     assert len(step(client, game, "turns", text="hint water")["turns"]) == 2

@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from cluster.serve import client_limits
-from cluster.serve.client_limits import MAX_BODY_BYTES, limited
+from cluster.serve import guard
+from cluster.serve.guard import MAX_BODY_BYTES, limited
 from cluster.serve.server import web_settings
 
 
@@ -30,9 +30,9 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    monkeypatch.setattr(client_limits, "BODY_S", 0.5)
-    monkeypatch.setattr(client_limits, "HEAD_S", 1.5)
-    monkeypatch.setattr(client_limits, "MAX_CONNECTIONS", 10)
+    monkeypatch.setattr(guard, "BODY_S", 0.5)
+    monkeypatch.setattr(guard, "HEAD_S", 1.5)
+    monkeypatch.setattr(guard, "MAX_CONNECTIONS", 10)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = uvicorn.Server(web_settings(limited(echo)))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
@@ -135,7 +135,7 @@ def test_a_client_that_does_not_take_its_answer_is_not_waited_for(port: int) -> 
 
 
 def test_connections_over_a_bound_are_ended_and_give_room_later(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_limits, "HEAD_S", 60)
+    monkeypatch.setattr(guard, "HEAD_S", 60)
     idle = [Client(port) for _ in range(10)]
     time.sleep(0.1)
     assert Client(port).ends_after_s() < 1
@@ -148,7 +148,7 @@ def test_connections_over_a_bound_are_ended_and_give_room_later(port: int, monke
 
 
 async def test_an_answer_that_is_not_found_in_time_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_limits, "ANSWER_S", 0.1)
+    monkeypatch.setattr(guard, "ANSWER_S", 0.1)
     sent = []
 
     async def never(scope: Scope, receive: Receive, send: Send) -> None:
