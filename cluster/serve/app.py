@@ -24,8 +24,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from cluster.serve.answers import add_file, new_app, refused
-from cluster.serve.guard import Guard, limited
+from cluster.serve.guard import Guard, add_file, limited, new_app, refused
 from cluster.serve.kept_games import KeptGames
 from cluster.serve.opponents import BusyError, Opponents
 from cluster.serve.visits import GAME_FAULT, Table, Visit, Visits

@@ -1,4 +1,5 @@
-"""Who may ask the server, what one client may take of it, and what its answers allow a browser.
+"""Who may ask the server, what one client may take of it, and what its answers allow a browser: all that both servers
+have in common, with the app that they begin with and the answers that both give (`new_app`, `refused`, `add_file`).
 
 - Another page in the same browser must not: a request's Host has to be this server's own (DNS rebinding), and its
   Origin that Host (cross-site posts). Requests that change something are JSON, which forms of other sites cannot send.
@@ -12,17 +13,21 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import hmac
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from cluster.serve.answers import refused
 from spag_ray.host.addresses import is_loopback
 
 _POLICY = (
@@ -42,6 +47,7 @@ BODY_S = 10.0  # for a whole body
 ANSWER_S = 60.0  # for an answer: none waits for a model, but a tokenizer may be read or a game be written to the disk
 HEAD_S = 20.0  # for the next request on a connection, and for the client to take the answer before it
 MAX_CONNECTIONS = 256  # a process may often have 1024 open files
+LARGE_BYTES = 2**18
 
 
 class Guard:
@@ -204,3 +210,41 @@ class Connection(H11Protocol):
         """`before`: the request that was answered last; uvicorn makes a new object for every request."""
         if self.cycle is before and (before is None or before.response_complete):
             self.transport.abort()  # not `close`, which would wait until the client takes the rest of an answer
+
+
+def new_app() -> FastAPI:
+    """Without pages of its own. Its errors are JSON."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app.exception_handler(RequestValidationError)(_unfit)
+    app.exception_handler(HTTPException)(_missing)
+    return app
+
+
+def refused(reason: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
+    return JSONResponse({"error": reason}, status_code=status, headers=headers)
+
+
+def add_file(app: FastAPI, address: str, content: bytes, media_type: str) -> None:
+    """Compressed if it is large: a tunnel may be slow."""
+    is_large = len(content) > LARGE_BYTES
+    headers = {"Content-Encoding": "gzip"} if is_large else {}
+    sent = gzip.compress(content) if is_large else content
+
+    @app.get(address)
+    async def file() -> Response:
+        return Response(sent, media_type=media_type, headers=headers)
+
+
+async def _unfit(request: Request, error: Exception) -> Response:
+    """400: a request that does not have the right form."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"][1:])) or "body"
+    told = f"{where}: {first['msg']}"  # `where` may be a key that was sent, with any characters
+    return refused(" ".join(told.split())[:300], 400)
+
+
+async def _missing(request: Request, error: Exception) -> Response:
+    """What HTTPException says, as JSON."""
+    assert isinstance(error, HTTPException)
+    return refused(str(error.detail), error.status_code)

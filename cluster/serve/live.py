@@ -28,8 +28,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp
 
 from cluster.runtime.output_files import told_apart_paths
-from cluster.serve.answers import add_file, new_app
-from cluster.serve.guard import Guard, limited
+from cluster.serve.guard import Guard, add_file, limited, new_app
 from spag_ray.config.files import shown_config
 from spag_ray.errors import SpagError
 from spag_ray.results.report.markup import NOTHING, table
