@@ -18,8 +18,7 @@ from spag_ray.games.taboo.deck_file import read_deck
 from spag_ray.games.taboo.game import flat_text
 from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.host.whole_files import given_text, new_file, refuse_existing
-from spag_ray.results.export.files import Format, write_export
-from spag_ray.results.export.rows import Rows, Unit
+from spag_ray.results.export import Format, Rows, Unit, write_export
 from spag_ray.results.report.files import read_files
 from spag_ray.training_data.rewards import to_samples
 

@@ -42,6 +42,7 @@ _UNUSED = (
     "cluster/tracking/grafana.py",
     "spag_ray/families/baichuan.py",
     "spag_ray/games/taboo/deck_check.py",
+    "spag_ray/results/export.py",
 )
 _ONLY_FOR = {  # what not every job does: files and folders that no other job uses
     "tasks": ("actors/lm_eval_model.py", "actors/lm_eval_tasks.py", "configs/tasks", "spag_ray/_configs/tasks"),
@@ -51,7 +52,7 @@ _ONLY_FOR = {  # what not every job does: files and folders that no other job us
     "openspiel": ("spag_ray/games/openspiel_game.py",),
     "textarena": ("spag_ray/games/textarena_game.py",),
 }
-_UNUSED_FOLDERS = ("cluster/gpu_check", "cluster/serve", "spag_ray/results/export")
+_UNUSED_FOLDERS = ("cluster/gpu_check", "cluster/serve")
 
 
 @contextlib.contextmanager

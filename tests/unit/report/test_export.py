@@ -19,8 +19,7 @@ from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.log import read_log
 from spag_ray.errors import extra
 from spag_ray.game.rules import Outcome
-from spag_ray.results.export.files import write_export
-from spag_ray.results.export.rows import Row, Rows, Unit
+from spag_ray.results.export import Row, Rows, Unit, write_export
 from spag_ray.results.game_names import FILE
 from spag_ray.results.report.files import read_files
 from spag_ray.training_data.game_samples import game_samples
@@ -277,7 +276,7 @@ def test_without_pyarrow_a_line_says_which_extra_has_it(
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
 def test_memory_does_not_grow_with_the_games(form: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arrow = package("pyarrow")
-    monkeypatch.setattr("spag_ray.results.export.files.GROUP_VALUES", 10_000)
+    monkeypatch.setattr("spag_ray.results.export.GROUP_VALUES", 10_000)
     config = load_config("quickstart")
     games = list(read_log(FOLDERS / "rounds" / "episodes" / "spag-1.log"))
     peaks = []
