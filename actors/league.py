@@ -29,8 +29,7 @@ from typing import Any
 from spag_ray.config.opponents import LeagueConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.rules import Role
-from spag_ray.results.meta_game import equilibrium
-from spag_ray.results.ratings import WinMatrix
+from spag_ray.results.ratings import WinMatrix, equilibrium
 
 PAST = "past "  # prefix of the policy name on turns played by an earlier version
 MOST_RATED = 100  # versions, in addition to those that are kept

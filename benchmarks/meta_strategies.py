@@ -40,7 +40,7 @@ from spag_ray.game.game_tree import Policy
 from spag_ray.game.rules import Outcome
 from spag_ray.games.openspiel_game import OpenSpielGame
 from spag_ray.host.whole_files import write_atomically
-from spag_ray.results.meta_game import equilibrium
+from spag_ray.results.ratings import equilibrium
 
 
 @dataclass(frozen=True)
