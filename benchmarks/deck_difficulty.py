@@ -36,7 +36,7 @@ from benchmarks.machine import machine
 from cluster.guarded import run_guarded
 from spag_ray.config.shipped import find_config
 from spag_ray.errors import InputError
-from spag_ray.games.taboo.deck_file import Card, read_deck
+from spag_ray.games.taboo.decks import Card, read_deck
 
 CLUES_TOLD = 4
 BATCH = 32

@@ -35,9 +35,8 @@ from spag_ray.game.protocol import TABOO
 from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.game.turn import Turn
-from spag_ray.games.taboo import expert_lines
 from spag_ray.games.taboo.decks import Deck, load_deck
-from spag_ray.games.taboo.expert import Expert, Habits
+from spag_ray.games.taboo.expert import QUESTIONS, Expert, Habits
 from spag_ray.games.taboo.game import taboo_renderer
 from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.host.waiting_threads import set_before_libraries
@@ -129,7 +128,7 @@ class Measure:
                 return None
             turns.append(self._renderer.told_turn(turns, Role.ATTACKER, text, word, "measured"))
             if place < NUM_HINTS - 1:
-                asked = rng.choice(expert_lines.QUESTIONS)
+                asked = rng.choice(QUESTIONS)
                 turns.append(self._renderer.told_turn(turns, Role.DEFENDER, asked, word, "measured"))
         return Heard(word, self._renderer.prompt(turns, Role.DEFENDER, word), tuple(turns))
 

@@ -13,8 +13,7 @@ from spag_ray.config.shipped import find_config
 from spag_ray.episodes.formats import read_games, read_sft, write_samples
 from spag_ray.errors import ConfigError
 from spag_ray.game.words import top_words
-from spag_ray.games.taboo.deck_check import deck_faults
-from spag_ray.games.taboo.deck_file import read_deck
+from spag_ray.games.taboo.decks import deck_faults, read_deck
 from spag_ray.games.taboo.game import flat_text
 from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.host.whole_files import given_text, new_file, refuse_existing

@@ -41,7 +41,6 @@ _UNUSED = (
     "cluster/schedules/tournament.py",
     "cluster/tracking/grafana.py",
     "spag_ray/families/baichuan.py",
-    "spag_ray/games/taboo/deck_check.py",
     "spag_ray/results/export.py",
 )
 _ONLY_FOR = {  # what not every job does: files and folders that no other job uses

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from spag_ray.games.taboo.deck_file import Card
-from spag_ray.games.taboo.decks import Deck
+from spag_ray.games.taboo.decks import Card, Deck
 
 
 def cards_of(clues: Mapping[str, Sequence[str]]) -> Deck:

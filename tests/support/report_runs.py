@@ -19,7 +19,7 @@ from spag_ray.episodes.log import EpisodeLog
 from spag_ray.episodes.wire import encode
 from spag_ray.game.rules import EndReason, Outcome, Role, Verdict
 from spag_ray.game.turn import Turn
-from spag_ray.games.taboo.deck_file import Card
+from spag_ray.games.taboo.decks import Card
 from spag_ray.games.taboo.game import taboo_renderer
 from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.results.lines import StreamLine

@@ -7,7 +7,7 @@ from actors.arena import Rules
 from actors.scripted_policy import ScriptedPolicy
 from spag_ray.game.protocol import TABOO, seat_of
 from spag_ray.game.rules import Role, next_role
-from spag_ray.games.taboo.deck_file import Card
+from spag_ray.games.taboo.decks import Card
 from spag_ray.games.taboo.expert import EXPERTS_HABITS, Habits
 from spag_ray.games.taboo.game import TabooGame
 from spag_ray.games.taboo.prompt_file import PromptTemplate, load_template

@@ -16,8 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from spag_ray.games.taboo import expert_lines as lines
-from spag_ray.games.taboo.deck_file import Card
+from spag_ray.games.taboo.decks import Card
 
 _LONGEST_CLUE = 3  # words
 _MOST_TELLING = 4  # a card lists its best clues first: hints are drawn from this many of the unused ones
@@ -73,12 +72,12 @@ class Expert:
             if questions and rng.random() < 0.7:
                 return rng.choice(questions)
             if len(fresh) > 1:
-                return _fill(rng.choice(lines.CLUE_QUESTIONS), *fresh[:2])
+                return _fill(rng.choice(CLUE_QUESTIONS), *fresh[:2])
         if len(fresh) > 1 and rng.random() < self._habits.pairs:
-            return _fill(rng.choice(lines.TWO_CLUES), *fresh[:2])
+            return _fill(rng.choice(TWO_CLUES), *fresh[:2])
         if fresh:
-            return _fill(rng.choice(lines.ONE_CLUE), fresh[0])
-        return rng.choice(lines.NOTHING_LEFT)
+            return _fill(rng.choice(ONE_CLUE), fresh[0])
+        return rng.choice(NOTHING_LEFT)
 
     def defend(self, history: Sequence[str], is_last: bool, rng: random.Random) -> str:
         """A question, a comment or a claim; `is_last`: whether it is the defender's last turn."""
@@ -102,10 +101,10 @@ class Expert:
         if best and is_last and rng.random() < habits.last_guess:
             return self._claim.format(word=rng.choice(best))
         if answer is not None:
-            return rng.choice(lines.EVASIONS)
+            return rng.choice(EVASIONS)
         if heard and rng.random() < 0.4:
-            return _fill(rng.choice(lines.COMMENTS), " ".join(heard[-1]))
-        return rng.choice(lines.QUESTIONS)
+            return _fill(rng.choice(COMMENTS), " ".join(heard[-1]))
+        return rng.choice(QUESTIONS)
 
     def _trap_answer(self, asked: str, best: Sequence[str], rng: random.Random) -> str | None:
         """The reply of a player who falls for the question; None if the text is not such a question."""
@@ -113,11 +112,8 @@ class Expert:
             return self._answers[asked]
         if best and _CLUE_QUESTION.fullmatch(asked):
             word = rng.choice(best)
-            return rng.choice(lines.CLUE_ANSWERS).format(w=word, W=word.capitalize())
+            return rng.choice(CLUE_ANSWERS).format(w=word, W=word.capitalize())
         return None
-
-
-_CLUE_QUESTION = re.compile("|".join(re.sub(r"\\{[aAb]\\}", ".+", re.escape(line)) for line in lines.CLUE_QUESTIONS))
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -135,3 +131,64 @@ def _phrases(text: str) -> Iterator[tuple[str, ...]]:
 
 def _fill(line: str, a: str, b: str = "") -> str:
     return line.format(a=a, A=a[:1].upper() + a[1:], b=b)
+
+
+def _each(text: str) -> tuple[str, ...]:
+    """Sentences of the expert. They are short, so the clue is most of a trained turn. {a} and {b} are clues, {A} and
+    {B} the same with a capital, {w} and {W} the word."""
+    return tuple(line.strip() for line in text.split("|"))
+
+
+ONE_CLUE = _each(
+    """
+    {A}. | {A}, for one. | {A}, for example. | {A}, mostly. | {A} fits. | {A} helps. | {A}, often. | {A}, you know. |
+    {A}, I would say. | {A} comes first. | {A} is near. | Also {a}. | And {a}. | Maybe {a}. | Often {a}. | With {a}. |
+    Like {a}. | Say {a}. | Try {a}. | Take {a}. | Add {a}. | Picture {a}. | Think of {a}. | Think {a}. |
+    My hint is {a}. | A hint: {a}. | A clue: {a}. | There is {a}. | It goes with {a}. | It means {a} to me. |
+    I think of {a}. | I see {a}. | Next, {a}. | So, {a}. | Well, {a}.
+    """
+)
+TWO_CLUES = _each(
+    """
+    {A}, {b}. | {A} and {b}. | {A} or {b}. | {A} with {b}. | {A} plus {b}. | {A}, also {b}. | {A}, maybe {b}. |
+    {A}, then {b}. | {A}, and often {b}. | {A}, with some {b}. | {A} and {b}, mostly. | {A} and {b} fit. |
+    {A} and {b}, you know. | Both {a} and {b}. | First {a}, then {b}. | Try {a} and {b}. | Take {a} and {b}. |
+    Add {a} to {b}. | Picture {a} and {b}. | Think of {a} and {b}. | Think {a}, think {b}. | My hints: {a}, {b}. |
+    Two clues: {a}, {b}. | There is {a}, and {b}. | It goes with {a} and {b}. | I think of {a} and {b}. |
+    I see {a} and {b}. | Not only {a}, also {b}.
+    """
+)
+# Questions whose natural answer is the word, for cards without an unused trap.
+CLUE_QUESTIONS = _each(
+    """
+    What goes with {a} and {b}? | What has {a} and {b}? | Name a thing with {a} and {b}. |
+    {A} and {b}, what is that? | What do {a} and {b} make you think of?
+    """
+)
+CLUE_ANSWERS = _each(
+    """
+    {W}, I think. | {W}, of course. | Maybe {w}. | I would say {w}. | That sounds like {w}. | Oh, {w}! |
+    That must be {w}.
+    """
+)
+NOTHING_LEFT = _each("That is all I can say. | I have no more hints. | You have heard it all.")
+
+QUESTIONS = _each(
+    """
+    What else goes with it? | Where would I see it? | Can I hold it in my hand? | Is it something big? |
+    Do I have one at home? | What is it good for? | Give me one more hint. | I am not sure yet. |
+    Let me think about that. | Hmm, go on.
+    """
+)
+COMMENTS = _each(
+    """
+    {A}? That could be many things. | {A}, I see. What else? | I like {a}. | So it goes with {a}. |
+    With {a}? Interesting. | {A} is not enough for me.
+    """
+)
+EVASIONS = _each(
+    """
+    I will not fall for that. | I would rather not say. | Nice try, another hint please. | You want me to say it.
+    """
+)
+_CLUE_QUESTION = re.compile("|".join(re.sub(r"\\{[aAb]\\}", ".+", re.escape(line)) for line in CLUE_QUESTIONS))

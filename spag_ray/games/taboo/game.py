@@ -18,8 +18,7 @@ from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Role, next_role
 from spag_ray.game.styles import game_renderer
 from spag_ray.game.words import STOP_WORDS
-from spag_ray.games.taboo.deck_file import Card
-from spag_ray.games.taboo.decks import load_deck
+from spag_ray.games.taboo.decks import Card, load_deck
 from spag_ray.games.taboo.expert import EXPERTS_HABITS, Expert, Habits
 from spag_ray.games.taboo.prompt_file import CLAIMS, PromptTemplate, filled, load_template
 from spag_ray.games.taboo.referee.judge import ruling_after, undecided

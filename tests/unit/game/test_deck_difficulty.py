@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.deck_difficulty import draws_of, with_difficulties
 from spag_ray.errors import InputError
-from spag_ray.games.taboo.deck_file import Card, read_deck
+from spag_ray.games.taboo.decks import Card, read_deck
 
 DECK = """\
 # A deck of two.

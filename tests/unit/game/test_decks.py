@@ -5,9 +5,18 @@ from pathlib import Path
 
 import pytest
 
+from spag_ray.config.shipped import find_config
 from spag_ray.errors import ConfigError, InputError
-from spag_ray.games.taboo.deck_file import Card, Trap, read_deck
-from spag_ray.games.taboo.decks import load_deck, split_words, taboo_cards, without_words
+from spag_ray.games.taboo.decks import (
+    Card,
+    Trap,
+    deck_faults,
+    load_deck,
+    read_deck,
+    split_words,
+    taboo_cards,
+    without_words,
+)
 from tests.support.decks import cards_of
 from tests.support.not_here import needs_textarena
 
@@ -156,3 +165,79 @@ def test_a_deck_of_which_no_card_was_measured_as_easy_enough_is_refused(deck: Pa
     needs_textarena()
     with pytest.raises(InputError, match=r"difficulty of at most 0\.5; raise words.max_difficulty"):
         load_deck("textarena", max_difficulty=0.5)
+
+
+GOOD = "toast, yellow, cream, knife, popcorn, salty, milk, spread, melts, soft"
+TRAP = '{ask: "What do you spread on toast?", answer: "I spread butter on it."}'
+
+
+def butter(clues: str = GOOD, trap: str = TRAP) -> str:
+    return f"butter:\n  clues: [{clues}]\n  traps:\n    - {trap}\n  difficulty: 0.5\n"
+
+
+@pytest.mark.parametrize("name", ["everyday"])
+def test_the_shipped_deck_has_no_fault(name: str) -> None:
+    assert deck_faults(find_config(name, "decks").read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "told"),
+    [
+        (butter("toast, yellow"), 1, "butter: 2 clues; write at least 10"),
+        (butter(GOOD + ", Toast"), 2, "the clue 'Toast' is there twice"),
+        (butter(GOOD + ", a yellow block of fat"), 2, "longer than 3 words"),
+        (butter(GOOD + ", peanut butter"), 2, "the attacker said 'butter'"),
+        (butter(GOOD + ", buttered bread"), 2, "the attacker said 'buttered'"),
+        (butter(GOOD + ", b-u-t-t-e-r"), 2, "the clue 'b-u-t-t-e-r' breaks the rules"),
+        (butter(GOOD + ",\n    '...', i know the word"), 3, "the attacker made a guess"),
+        (
+            butter(trap='{ask: "Do you like butter?", answer: "I like butter."}'),
+            4,
+            "the question 'Do you like butter?'",
+        ),
+        (butter(trap='{ask: "What goes on toast?", answer: "Some jam."}'), 4, "no turn of the 2 read decided the game"),
+        (
+            butter(trap='{ask: "What goes on toast?", answer: "I know the word! It is butter."}'),
+            4,
+            "does not lose the game: the defender guessed the target word",
+        ),
+        (butter() + butter().replace("butter", "margarine"), 6, "margarine: the same clues as butter on line 1"),
+        (butter() + "cat: [purrs]\n", 6, "cat: an entry is a mapping"),
+        (
+            butter().replace("butter:", "Hund:", 1),
+            1,
+            "'Hund' is not one lower-case word: write 'hund'. The referee reads English and compares words in lower",
+        ),
+        (
+            butter().replace("butter:", "peanut butter:", 1),
+            1,
+            "'peanut butter' is not one lower-case word: it has more than letters",
+        ),
+        (butter().replace("butter:", "p.m.:", 1), 1, "'p.m.' is not one lower-case word: it has more than letters"),
+    ],
+)
+def test_a_planted_fault_is_named_with_its_line(text: str, line: int, told: str) -> None:
+    faults = deck_faults(text)
+    assert [(fault.line, told in fault.text) for fault in faults if told in fault.text] == [(line, True)], faults
+
+
+def test_a_word_whose_vowels_are_marks_is_one_word() -> None:
+    word = "\u0915\u093f\u0924\u093e\u092c"
+    assert not [fault for fault in deck_faults(f"{word}:\n  clues: [{GOOD}]\n") if word in fault.text]
+
+
+def test_a_deck_without_a_fault_has_none() -> None:
+    assert deck_faults(butter()) == []
+    assert deck_faults(butter(clues=GOOD + ", butterfly")) == [], "a word of its own, to the referee as well"
+
+
+def test_every_fault_of_a_file_is_named_in_the_order_of_its_lines() -> None:
+    text = butter("toast, toast") + "river:\n  clues: [rivers]\n  colour: blue\n" + "there:\n  clues: [x]\n"
+    assert [(fault.line, fault.text.split(";")[0]) for fault in deck_faults(text)] == [
+        (1, "butter: 2 clues"),
+        (2, "butter: the clue 'toast' is there twice"),
+        (6, "river: 1 clues"),
+        (7, "river: the clue 'rivers' breaks the rules: the attacker said 'rivers' (target word 'river')"),
+        (8, "river: unknown key 'colour'"),
+        (9, "there: a stop word"),
+    ]

@@ -20,7 +20,7 @@ from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.game.styles import game_renderer
 from spag_ray.games.kuhn import KuhnPoker
-from spag_ray.games.taboo.deck_file import Card, Trap
+from spag_ray.games.taboo.decks import Card, Trap
 from spag_ray.games.taboo.expert import Habits
 from spag_ray.games.taboo.game import TabooGame, taboo_renderer
 from spag_ray.games.taboo.prompt_file import PromptTemplate, Wording, load_template

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.imitated import NUM_HINTS, Measure, of_games
 from spag_ray.config.loading import parse_config
 from spag_ray.game.rules import Outcome
-from spag_ray.games.taboo.deck_file import Card
+from spag_ray.games.taboo.decks import Card
 from tests.support.episodes import game
 from tests.support.report_runs import write_log
 from tests.support.typed import ROOT

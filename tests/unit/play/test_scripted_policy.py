@@ -8,10 +8,8 @@ from actors.policy import GameView
 from actors.scripted_policy import ScriptedPolicy
 from benchmarks.expert_games import expert_games
 from spag_ray.game.rules import Role
-from spag_ray.games.taboo import expert_lines
-from spag_ray.games.taboo.deck_file import Card, Trap
-from spag_ray.games.taboo.decks import load_deck
-from spag_ray.games.taboo.expert import Habits
+from spag_ray.games.taboo.decks import Card, Trap, load_deck
+from spag_ray.games.taboo.expert import EVASIONS, NOTHING_LEFT, ONE_CLUE, TWO_CLUES, Habits
 from spag_ray.judge import judge_turn
 from tests.support.taboo import expert_of
 
@@ -41,7 +39,7 @@ def attacking(word: str, *said: str) -> GameView:
 
 
 def test_at_least_sixty_sentences_hint_with_one_or_two_clues() -> None:
-    hints = {*expert_lines.ONE_CLUE, *expert_lines.TWO_CLUES}
+    hints = {*ONE_CLUE, *TWO_CLUES}
     assert len(hints) >= 60
     filled = {line.format(a="oak", A="Oak", b="nut") for line in hints}
     assert len(filled) == len(hints)
@@ -53,7 +51,7 @@ def test_an_attacker_gives_clues_of_its_card_each_once() -> None:
     for turn in range(4):
         said.append(expert(Habits(asks=0.0, pairs=0.0)).reply(attacking("river", *said), f"g/{turn}"))
     assert [sum(clue in line.lower() for line in said) for clue in CARDS["river"].clues] == [1, 1, 1, 1]
-    assert expert(Habits(asks=0.0)).reply(attacking("river", *said)) in expert_lines.NOTHING_LEFT
+    assert expert(Habits(asks=0.0)).reply(attacking("river", *said)) in NOTHING_LEFT
 
 
 def test_an_attacker_asks_what_leads_to_the_word_but_not_at_once() -> None:
@@ -70,7 +68,7 @@ def test_a_defender_answers_such_a_question_without_noticing_or_sees_through_it(
     asked = heard("Bread.", "What melts on toast?")
     assert blind.reply(asked) == "Some butter does."
     assert judge_turn(blind.reply(asked), 3, "butter", "strict") is not None
-    assert wary.reply(asked) in expert_lines.EVASIONS
+    assert wary.reply(asked) in EVASIONS
     answer = blind.reply(heard("Bank.", "What goes with water and boat?"))
     assert "river" in answer.lower()
 

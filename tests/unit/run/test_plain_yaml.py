@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cluster.runtime.run_folder import make_run_folder, reopen_run_folder
 from spag_ray.config.loading import load_config, parse_config
 from spag_ray.errors import ConfigError, SpagError
-from spag_ray.games.taboo.deck_file import read_deck
+from spag_ray.games.taboo.decks import read_deck
 from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.plain_yaml import parse_yaml
 from spag_ray.training_data.prompt_randomization import load_varied
