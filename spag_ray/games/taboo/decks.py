@@ -27,8 +27,8 @@ from spag_ray.config.shipped import find_config
 from spag_ray.errors import InputError, extra
 from spag_ray.game.rules import EndReason, Role
 from spag_ray.game.words import STOP_WORDS
+from spag_ray.games.taboo.referee.folding import is_letters
 from spag_ray.games.taboo.referee.judge import judge, judge_turn
-from spag_ray.games.taboo.referee.skeleton import is_letters
 from spag_ray.games.taboo.referee.word_forms import word_forms
 from spag_ray.host.whole_files import given_text
 

@@ -21,8 +21,8 @@ from spag_ray.game.words import STOP_WORDS
 from spag_ray.games.taboo.decks import Card, load_deck
 from spag_ray.games.taboo.expert import EXPERTS_HABITS, Expert, Habits
 from spag_ray.games.taboo.prompt_file import CLAIMS, PromptTemplate, filled, load_template
+from spag_ray.games.taboo.referee.folding import is_letters
 from spag_ray.games.taboo.referee.judge import ruling_after, undecided
-from spag_ray.games.taboo.referee.skeleton import is_letters
 from spag_ray.tokens import Tokenizer
 
 MAX_WORD = 40  # characters of a word that a person chooses

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from spag_ray.game.rules import Outcome
 from spag_ray.game.words import STOP_WORDS, top_words
-from spag_ray.games.taboo.referee.folding import fold
+from spag_ray.games.taboo.referee.folding import fold, letters_of
 from spag_ray.games.taboo.referee.judge import find_word, judge
-from spag_ray.games.taboo.referee.skeleton import letters_of
 from spag_ray.games.taboo.referee.word_forms import KEPT, word_forms
 from tests.support.linear_time import takes_linear_time
 from tests.support.plain_matcher import says

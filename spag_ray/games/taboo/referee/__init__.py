@@ -2,6 +2,6 @@
 
 Both are in judge.py. The other files parse replies for the strict one.
 
-Tests of other names: candidates, guess in test_judge_guess.py; disguise, folding, skeleton in test_judge_disguise.py;
+Tests of other names: candidates, guess in test_judge_guess.py; disguise, folding in test_judge_disguise.py;
 phrases, word_forms in test_judge.py.
 """

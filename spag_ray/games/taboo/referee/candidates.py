@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from spag_ray.game.words import STOP_WORDS
+from spag_ray.games.taboo.referee.folding import MARK_LETTERS
 from spag_ray.games.taboo.referee.phrases import BENIGN, FILLER, LEAD, NEGATIVE_LEAD, TALK_GOES_ON
-from spag_ray.games.taboo.referee.skeleton import MARK_LETTERS
 from spag_ray.games.taboo.referee.word_forms import is_word
 
 _MARKS = r".!?;:,\n()\u2014/|&=>\u2192"

@@ -7,7 +7,7 @@
     'ri**ver'
 
 A text is split into tokens (runs of letters) and the separators between them. Each character is replaced by the letter
-that it resembles (skeleton.py). A form counts as said if it fills whole tokens:
+that it resembles (folding.py). A form counts as said if it fills whole tokens:
 
 - one token: the form's own letters, or look-alikes of them ("r1ver", "rlver") unless the token itself is a word in use.
 - single letters with the same separator throughout ("r i v e r", "r, i, v, e and r"). A longer run spells another word,
@@ -27,7 +27,7 @@ import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spag_ray.games.taboo.referee.skeleton import coarse, coarse_letters, is_mark_letter, letters_of
+from spag_ray.games.taboo.referee.folding import coarse, coarse_letters, is_mark_letter, letters_of
 from spag_ray.games.taboo.referee.word_forms import WordForms, is_in_use, is_whole_word, is_word
 
 _MIN_JOINED = 3  # "U.S." does not spell "us"

@@ -20,9 +20,8 @@ from spag_ray.errors import InputError, meant
 from spag_ray.game.protocol import Ruling
 from spag_ray.game.rules import EndReason, History, Outcome, Role, Verdict, next_role
 from spag_ray.games.taboo.referee.disguise import find_disguised
-from spag_ray.games.taboo.referee.folding import FoldedText, fold
+from spag_ray.games.taboo.referee.folding import UNSPACED, FoldedText, fold
 from spag_ray.games.taboo.referee.guess import find_claim, names_word
-from spag_ray.games.taboo.referee.skeleton import UNSPACED
 from spag_ray.games.taboo.referee.word_forms import KEPT, word_forms
 
 _UNSPACED = re.compile(f"[{UNSPACED}]")

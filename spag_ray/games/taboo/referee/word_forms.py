@@ -13,11 +13,11 @@ from functools import lru_cache
 
 from spag_ray.errors import InputError
 from spag_ray.game.words import STOP_WORDS
-from spag_ray.games.taboo.referee.folding import fold
-from spag_ray.games.taboo.referee.skeleton import (
+from spag_ray.games.taboo.referee.folding import (
     MARK_LETTERS,
     UNSPACED,
     coarse,
+    fold,
     is_mark_letter,
     letters_of,
     without_accents,
@@ -46,7 +46,7 @@ class WordForms:
     (`is_unspaced`), anywhere; `joined` holds the forms without separators.
 
     A text that contains none of `beginnings` need not be searched with `pattern`; that is true of most texts.
-    `skeletons` maps the coarse letters of a form (skeleton.py) to its letters. A text whose coarse letters contain none
+    `skeletons` maps the coarse letters of a form (folding.py) to its letters. A text whose coarse letters contain none
     of `cores` has no form in disguise. `short_cores` have one or two letters, which most texts contain.
     """
 
