@@ -3,5 +3,5 @@
 Both are in judge.py. The other files parse replies for the strict one.
 
 Tests of other names: candidates, guess in test_judge_guess.py; disguise, folding in test_judge_disguise.py;
-phrases, word_forms in test_judge.py.
+word_forms in test_judge.py.
 """

@@ -23,9 +23,8 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from spag_ray.games.taboo.referee.candidates import Candidate, collect
+from spag_ray.games.taboo.referee.candidates import FILLER, LEAD, TALK_GOES_ON, Candidate, collect
 from spag_ray.games.taboo.referee.folding import FoldedText, fold, without_accents
-from spag_ray.games.taboo.referee.phrases import FILLER, LEAD, TALK_GOES_ON
 from spag_ray.games.taboo.referee.word_forms import KEPT, parts_of, word_forms
 
 
