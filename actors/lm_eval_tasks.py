@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spag_ray.config.shipped import config_root
+from spag_ray.config.loading import config_root
 from spag_ray.errors import ConfigError, InputError, extra, nearest
 from spag_ray.results.evaluations import Evaluation
 

@@ -34,7 +34,7 @@ import torch
 from actors.models import BUILT_IN, load_tokenizer, resolve_model
 from benchmarks.machine import machine
 from cluster.guarded import run_guarded
-from spag_ray.config.shipped import find_config
+from spag_ray.config.loading import find_config
 from spag_ray.errors import InputError
 from spag_ray.games.taboo.decks import Card, read_deck
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks import seed_runs
-from spag_ray.config.files import write_config
-from spag_ray.config.loading import load_config
+from spag_ray.config.loading import load_config, write_config
 from spag_ray.config.run import RunConfig
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.lines import ExploitabilityLine, HeldOutLine

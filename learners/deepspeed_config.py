@@ -14,9 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from spag_ray.config.loading import DEEPSPEED_KEYS
+from spag_ray.config.loading import DEEPSPEED_KEYS, find_config
 from spag_ray.config.parts import LearnerConfig
-from spag_ray.config.shipped import find_config
 from spag_ray.errors import ConfigError
 
 # One node has at most as many GPUs, so more ranks talk over a network.

@@ -33,7 +33,7 @@ from cluster.planning.memory import with_planned_learner
 from cluster.planning.model_size import model_size
 from cluster.runtime.ray_session import is_job, ray_nodes
 from cluster.types import Node
-from spag_ray.config.files import named_paths
+from spag_ray.config.loading import named_paths
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, ModelError, reason_of
 

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from actors.models import cache_folder
+from spag_ray.config.loading import find_config
 from spag_ray.config.run import RunConfig
-from spag_ray.config.shipped import find_config
 from spag_ray.host.whole_files import write_atomically
 
 FILE = "importable.json"

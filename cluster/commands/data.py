@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from cluster.monitor.terminal import say
-from spag_ray.config.shipped import find_config
+from spag_ray.config.loading import find_config
 from spag_ray.episodes.formats import read_games, read_sft, write_samples
 from spag_ray.errors import ConfigError
 from spag_ray.game.words import top_words

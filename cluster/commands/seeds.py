@@ -35,8 +35,8 @@ from cluster.runtime.ray_session import address_of, is_job, ray_session
 from cluster.runtime.run_folder import check_can_be_made, check_continues, is_finished, with_kept_dtypes
 from cluster.runtime.stop_notice import notice_to_stop
 from cluster.types import NodeResources
+from spag_ray.config.loading import find_config
 from spag_ray.config.run import RunConfig
-from spag_ray.config.shipped import find_config
 from spag_ray.errors import ConfigError, InputError, SpagError, StopRequestedError
 
 SEED = "{seed}"  # in an override

@@ -221,7 +221,7 @@ def run(told: Told, name: str) -> Finding:
 
 def _write_tiny_chat_model(folder: Path) -> None:
     """A random model with a tokenizer, made from the words of the quickstart's own deck."""
-    from spag_ray.config.shipped import find_config
+    from spag_ray.config.loading import find_config
 
     shape = SHAPES["tiny"] | {"eos_token_id": 0}
     write_random_model(folder, shape, torch.bfloat16)

@@ -20,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 
 from cluster.monitor.terminal import say
-from spag_ray.config.files import named_paths, write_config
+from spag_ray.config.loading import named_paths, write_config
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
 from spag_ray.games.registry import SHIPPED

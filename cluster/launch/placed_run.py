@@ -49,9 +49,9 @@ from cluster.runtime.run_folder import (
     with_kept_dtypes,
 )
 from cluster.types import Progress
+from spag_ray.config.loading import config_root
 from spag_ray.config.no_effect import few_imitation_steps, slow_dtypes, values_without_effect
 from spag_ray.config.run import RunConfig
-from spag_ray.config.shipped import config_root
 from spag_ray.errors import ConfigError, InputError, StopRequestedError
 from spag_ray.game.game_form import chosen_scenario, listed
 from spag_ray.game.protocol import ReadsScenarios, guesser_of

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from spag_ray import __version__
-from spag_ray.config.files import write_config
-from spag_ray.config.loading import decided_by_deepspeed, parse_config
+from spag_ray.config.loading import decided_by_deepspeed, parse_config, write_config
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, RunFolderError
 from spag_ray.host.folder_lease import FolderLease

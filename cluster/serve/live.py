@@ -29,7 +29,7 @@ from starlette.types import ASGIApp
 
 from cluster.runtime.output_files import told_apart_paths
 from cluster.serve.guard import Guard, add_file, limited, new_app
-from spag_ray.config.files import shown_config
+from spag_ray.config.loading import shown_config
 from spag_ray.errors import SpagError
 from spag_ray.results.report.markup import NOTHING, table
 from spag_ray.results.report.packing import as_utf8

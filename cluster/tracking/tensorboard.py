@@ -16,7 +16,7 @@ from tensorboardX import RecordWriter
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.summary import text
 
-from spag_ray.config.files import shown_config
+from spag_ray.config.loading import shown_config
 from spag_ray.results.curves import Points
 
 FLUSH_EVERY_S = 10.0

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from cluster.runtime.output_files import label_of
-from spag_ray.config.files import shown_config
+from spag_ray.config.loading import shown_config
 from spag_ray.config.parts import TrackingConfig, WandbConfig
 from spag_ray.errors import ConfigError
 from spag_ray.host.whole_files import write_atomically

@@ -19,7 +19,7 @@ from playwright.sync_api import expect
 
 from actors.engine_process import EngineProcess
 from spag_ray.config.engine import EngineConfig
-from spag_ray.config.files import write_config
+from spag_ray.config.loading import write_config
 from spag_ray.episodes.log import read_log
 from tests.support.browser import chromium, server_of
 from tests.support.browser import opened as browser_page

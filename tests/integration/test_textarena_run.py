@@ -9,9 +9,8 @@ import pytest
 
 from cluster.commands.report import make_report
 from cluster.commands.train import run_training
-from spag_ray.config.loading import parse_config
+from spag_ray.config.loading import find_config, parse_config
 from spag_ray.config.run import merged
-from spag_ray.config.shipped import find_config
 from spag_ray.episodes.log import read_log
 from spag_ray.game.game_form import verdict_of
 from spag_ray.games.registry import load_game

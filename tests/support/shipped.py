@@ -1,5 +1,5 @@
 """The configurations that are shipped."""
 
-from spag_ray.config.shipped import config_root
+from spag_ray.config.loading import config_root
 
 SHIPPED = sorted(path for path in config_root().glob("*.yaml"))

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import yaml
 
-from spag_ray.config.shipped import find_config
+from spag_ray.config.loading import find_config
 from spag_ray.errors import InputError, extra
 from spag_ray.game.rules import EndReason, Role
 from spag_ray.game.words import STOP_WORDS

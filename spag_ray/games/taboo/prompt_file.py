@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from spag_ray.config.faults import first_fault
-from spag_ray.config.shipped import find_config
+from spag_ray.config.loading import find_config
 from spag_ray.errors import ConfigError, nearest
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.game.turn import one_line

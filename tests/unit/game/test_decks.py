@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from spag_ray.config.shipped import find_config
+from spag_ray.config.loading import find_config
 from spag_ray.errors import ConfigError, InputError
 from spag_ray.games.taboo.decks import (
     Card,

@@ -9,9 +9,8 @@ from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from deepspeed.utils.config import get_timers_config
 
 from learners.deepspeed_config import deepspeed_config, loads_in_parts
-from spag_ray.config.loading import parse_config, to_yaml
+from spag_ray.config.loading import config_root, parse_config, to_yaml
 from spag_ray.config.parts import LearnerConfig
-from spag_ray.config.shipped import config_root
 from spag_ray.errors import ConfigError
 from spag_ray.plain_yaml import parse_settings
 

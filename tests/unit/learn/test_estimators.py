@@ -13,8 +13,7 @@ import torch
 
 from cluster.planning.plan_checks import check_plan
 from learners.step_sums import Figures, step_report
-from spag_ray.config.files import named_paths
-from spag_ray.config.loading import load_config, parse_config
+from spag_ray.config.loading import load_config, named_paths, parse_config
 from spag_ray.config.no_effect import values_without_effect
 from spag_ray.config.objective import ESTIMATORS, ObjectiveConfig
 from spag_ray.config.parts import Payoffs

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spag_ray.config.shipped import config_root
+from spag_ray.config.loading import config_root
 from tests.support.reasoning_questions import (
     KINDS,
     KINDS_OF,

@@ -14,8 +14,7 @@ from cluster.serve import live
 from cluster.serve.guard import Guard
 from cluster.serve.live import LiveRun, config_differences, live_runs, make_live_app
 from cluster.serve.server import Page
-from spag_ray.config.files import write_config
-from spag_ray.config.loading import load_config
+from spag_ray.config.loading import load_config, write_config
 from spag_ray.errors import ConfigError, SpagError
 from tests.support.report_runs import measurements, write_metrics
 

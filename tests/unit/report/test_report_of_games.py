@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spag_ray.config.files import write_config
-from spag_ray.config.loading import load_config, parse_config
+from spag_ray.config.loading import load_config, parse_config, write_config
 from spag_ray.episodes.log import read_log
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.game_names import write_names

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spag_ray.config.files import write_config
-from spag_ray.config.loading import parse_config
+from spag_ray.config.loading import parse_config, write_config
 from spag_ray.results.lines import ExploitabilityLine
 from tests.support.kuhn_runs import make_kuhn_run, measured, write_measured
 from tests.support.kuhn_strategy import measure, optimum, uniform

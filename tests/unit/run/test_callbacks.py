@@ -14,8 +14,7 @@ import pytest
 from cluster.tracking import callbacks
 from cluster.tracking.callbacks import Callbacks, check_callbacks
 from cluster.tracking.recorder import Recorder
-from spag_ray.config.files import named_paths
-from spag_ray.config.loading import parse_config
+from spag_ray.config.loading import named_paths, parse_config
 from spag_ray.errors import ConfigError
 from spag_ray.game.rules import Outcome
 from spag_ray.results.lines import StepLine, StepReport, SyncLine, SyncReport

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from cluster.cli import app
-from spag_ray.config.files import named_paths
-from spag_ray.config.loading import check_name, load_config, parse_config, to_yaml
+from spag_ray.config.loading import check_name, load_config, named_paths, parse_config, to_yaml
 from spag_ray.config.parts import Part
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError

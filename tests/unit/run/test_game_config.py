@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from spag_ray.config.files import named_paths
 from spag_ray.config.games import game_file, package_of
-from spag_ray.config.loading import load_config, parse_config
+from spag_ray.config.loading import load_config, named_paths, parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
 from spag_ray.stages import Stage

@@ -12,8 +12,7 @@ from cluster.checks import imports, preflight
 from cluster.checks.imports import Need, check_imports
 from cluster.checks.known_imports import FILE, MAX_CHECKS, MAX_PLACES, KnownImports, mark_of
 from cluster.checks.preflight import check_with_imports
-from spag_ray.config.loading import parse_config
-from spag_ray.config.shipped import find_config
+from spag_ray.config.loading import find_config, parse_config
 from spag_ray.errors import ConfigError
 
 CONFIG = parse_config({})

@@ -12,8 +12,7 @@ from cluster.commands.train import run_training
 from cluster.launch.placed_run import cards_of, every_words
 from cluster.run.checkpoint import check_goes_on, to_resume
 from cluster.runtime.run_folder import make_run_folder, reopen_run_folder
-from spag_ray.config.files import shown_config, write_config
-from spag_ray.config.loading import load_config, parse_config
+from spag_ray.config.loading import load_config, parse_config, shown_config, write_config
 from spag_ray.episodes.log import read_log
 from spag_ray.errors import RunFolderError, SpagError
 from tests.support.full_disk import full_disk

@@ -21,8 +21,7 @@ from cluster.run import parts
 from cluster.runtime.run_folder import make_run_folder
 from cluster.schedules.tournament import entrants_of_run
 from cluster.serve.opponents import opponents_of_run
-from spag_ray.config.files import named_paths
-from spag_ray.config.loading import parse_config
+from spag_ray.config.loading import named_paths, parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, ModelError
 from spag_ray.game.rules import Role

@@ -8,8 +8,7 @@ import yaml
 
 from cluster.launch.placed_run import every_words, rules_of, words_of_file
 from cluster.runtime.run_folder import make_run_folder, reopen_run_folder
-from spag_ray.config.files import named_paths
-from spag_ray.config.loading import load_config, parse_config, to_yaml
+from spag_ray.config.loading import load_config, named_paths, parse_config, to_yaml
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, InputError, RunFolderError
 from spag_ray.game.rules import Role
