@@ -14,8 +14,7 @@ from actors.policy import LOADING, Completion, Pairs, Request, Sampling, Score, 
 from actors.vllm_adapters import Adapter, EngineAdapters
 from spag_ray.channels.base import CHANNELS
 from spag_ray.channels.buckets import in_shared_memory
-from spag_ray.config.engine import EngineConfig
-from spag_ray.config.vllm_arguments import unknown_argument
+from spag_ray.config.engine import EngineConfig, unknown_argument
 from spag_ray.errors import EngineError, SpagError, WeightSyncError, reason_of
 from spag_ray.host.plain_path import plain_path
 from spag_ray.results.lines import EngineFigures

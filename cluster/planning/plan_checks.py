@@ -12,13 +12,12 @@ from pathlib import Path
 from actors.models import BUILT_IN
 from cluster.planning.placement import shape_fault
 from learners.deepspeed_config import deepspeed_config
-from spag_ray.config.games import game_file
+from spag_ray.config.engine import unknown_argument
+from spag_ray.config.games import GameConfig, game_file
 from spag_ray.config.loading import find_config, named_paths, own_code
 from spag_ray.config.no_effect import check_something_to_do
 from spag_ray.config.opponents import SCRIPTED
 from spag_ray.config.run import RunConfig
-from spag_ray.config.several_games import GameConfig
-from spag_ray.config.vllm_arguments import unknown_argument
 from spag_ray.errors import ConfigError, nearest_path
 from spag_ray.games.of_config import game_of
 from spag_ray.games.taboo.prompt_file import load_template

@@ -18,7 +18,16 @@ from pydantic import (
 
 from spag_ray.channels.base import AUTO, CHANNELS
 from spag_ray.config.engine import EngineConfig, EngineRange, SyncConfig
-from spag_ray.config.games import check_game, may_listen, without_taboo
+from spag_ray.config.games import (
+    SharedGame,
+    as_dumped,
+    as_list,
+    check_game,
+    check_shares,
+    is_short,
+    may_listen,
+    without_taboo,
+)
 from spag_ray.config.objective import ObjectiveConfig, without_former_names
 from spag_ray.config.opponents import EvaluationConfig, LeagueConfig
 from spag_ray.config.parts import (
@@ -36,7 +45,6 @@ from spag_ray.config.parts import (
     TrackingConfig,
     WordsConfig,
 )
-from spag_ray.config.several_games import SharedGame, as_dumped, as_list, check_shares, is_short
 from spag_ray.errors import ConfigError, meant
 from spag_ray.stages import Stage
 

@@ -9,7 +9,7 @@ import pytest
 
 from actors.vllm_policy import _engine_arguments, _executor
 from cluster.checks.preflight import check_files
-from spag_ray.config import vllm_arguments
+from spag_ray.config import engine as engine_config
 from spag_ray.config.engine import EngineConfig
 from spag_ray.config.loading import parse_config
 from spag_ray.errors import ConfigError, EngineError
@@ -58,11 +58,11 @@ def test_the_arguments_are_known_without_vllm_being_imported(monkeypatch: pytest
     import vllm
 
     known = {field.name for field in fields(vllm.AsyncEngineArgs)}
-    assert vllm_arguments._installed_arguments() == known
+    assert engine_config._installed_arguments() == known
     check_files(parse_config({"engine": {"vllm": {"quantization": "fp8"}}}))
     with pytest.raises(ConfigError, match=r"engine\.vllm\.quantisation: .* did you mean quantization\?"):
         check_files(parse_config({"engine": {"vllm": {"quantisation": "fp8"}}}))
-    monkeypatch.setattr(vllm_arguments, "find_spec", lambda _: None)  # a machine that only submits
+    monkeypatch.setattr(engine_config, "find_spec", lambda _: None)  # a machine that only submits
     check_files(parse_config({"engine": {"vllm": {"quantisation": "fp8"}}}))
 
 
@@ -95,12 +95,12 @@ def test_every_name_that_is_refused_is_one_of_vllms() -> None:
     from vllm import AsyncEngineArgs
 
     names = {field.name for field in fields(AsyncEngineArgs)}
-    assert {*vllm_arguments._OURS, *vllm_arguments._RELIED_ON, "speculative_config"} <= names
+    assert {*engine_config._OURS, *engine_config._RELIED_ON, "speculative_config"} <= names
 
 
 def test_every_name_that_a_run_relies_on_is_in_the_documents() -> None:
     page = (Path(__file__).resolve().parents[3] / "docs" / "models.md").read_text(encoding="utf-8")
-    assert [name for name in vllm_arguments._RELIED_ON if f"`{name}`" not in page] == []
+    assert [name for name in engine_config._RELIED_ON if f"`{name}`" not in page] == []
 
 
 def test_on_few_cores_a_cpu_engines_worker_is_in_its_core(monkeypatch: pytest.MonkeyPatch) -> None:
