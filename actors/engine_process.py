@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 from actors.policy import LOADING, Completion, LoadedPolicy, Pairs, Request, Score
 from spag_ray.config.engine import EngineConfig
 from spag_ray.errors import EngineError, EngineGoneError, SpagError
+from spag_ray.host.libraries import set_before_libraries
 from spag_ray.host.processes import end_with
-from spag_ray.host.waiting_threads import set_before_libraries
 
 CLOSES_WITHIN_S = 3.0
 _R = TypeVar("_R")

@@ -16,7 +16,7 @@ from spag_ray.channels.base import CHANNELS
 from spag_ray.channels.buckets import in_shared_memory
 from spag_ray.config.engine import EngineConfig, unknown_argument
 from spag_ray.errors import EngineError, SpagError, WeightSyncError, reason_of
-from spag_ray.host.plain_path import plain_path
+from spag_ray.host.libraries import plain_path
 from spag_ray.results.lines import EngineFigures
 from spag_ray.weights.snapshot import Snapshot
 

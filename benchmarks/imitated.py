@@ -39,7 +39,7 @@ from spag_ray.games.taboo.decks import Deck, load_deck
 from spag_ray.games.taboo.expert import QUESTIONS, Expert, Habits
 from spag_ray.games.taboo.game import taboo_renderer
 from spag_ray.games.taboo.prompt_file import load_template
-from spag_ray.host.waiting_threads import set_before_libraries
+from spag_ray.host.libraries import set_before_libraries
 from spag_ray.judge import judge_turn
 from spag_ray.results.could_have_known import held_out_report
 from spag_ray.results.matches import Match

@@ -34,7 +34,7 @@ from learners.flat_gradients import flatten_gradients, free_added_gradients, tak
 from learners.sleeping import DeviceMemory, tensors_of, weights_of
 from spag_ray.config.parts import LearnerConfig
 from spag_ray.errors import LearnerError, RunFolderError
-from spag_ray.host.plain_path import plain_path
+from spag_ray.host.libraries import plain_path
 
 _TAG = "state"
 

@@ -38,7 +38,7 @@ from spag_ray.game.turn import Turn, one_line
 from spag_ray.games.of_config import Scenarios, game_of, renderer_of
 from spag_ray.games.registry import SHIPPED
 from spag_ray.games.taboo.prompt_file import check_guesses
-from spag_ray.host.hidden_packages import hidden
+from spag_ray.host.libraries import hidden
 from spag_ray.results.evaluations import task_names
 from spag_ray.tokens import Tokenizer, chat_text, holds_a_mark
 from spag_ray.training_data.estimators import check_advantage

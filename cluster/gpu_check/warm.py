@@ -8,7 +8,7 @@ It ends with the command: by itself it would wait for its forks, which hold the 
 import contextlib
 import os
 
-from spag_ray.host.hidden_packages import hidden
+from spag_ray.host.libraries import hidden
 from spag_ray.host.processes import end_with
 
 end_with(os.getppid())

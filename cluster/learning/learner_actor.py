@@ -15,7 +15,7 @@ from cluster.learning.direct_channel import EngineClient, SendReport
 from cluster.runtime.ray_session import redirect_output, set_environment
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import LearnerConfig
-from spag_ray.host.hidden_packages import hidden
+from spag_ray.host.libraries import hidden
 
 
 class Loaded(NamedTuple):

@@ -24,7 +24,7 @@ from cluster.runtime.ray_token import ClusterError, check_answer, no_token, own_
 from cluster.types import Node, NodeResources
 from spag_ray.config.parts import ClusterConfig
 from spag_ray.errors import SpagError
-from spag_ray.host.waiting_threads import set_before_libraries
+from spag_ray.host.libraries import set_before_libraries
 
 # Set in every process of a run before its first `import vllm`, `transformers` or `datasets`. Nothing is downloaded at
 # run time, and an actor without reserved GPUs sees none.

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import ray
 
-from spag_ray.host.hidden_packages import hidden
+from spag_ray.host.libraries import hidden
 
 
 def without_torch(games: Iterable[object]) -> contextlib.AbstractContextManager[None]:

@@ -24,7 +24,7 @@ from cluster.tracking.wandb import WandbRun
 from spag_ray.config.parts import TrackingConfig
 from spag_ray.errors import RunFolderError
 from spag_ray.game.rules import Role
-from spag_ray.host.hidden_packages import hidden
+from spag_ray.host.libraries import hidden
 from spag_ray.results.curves import Curves
 from spag_ray.results.game_names import UNKNOWN, NamesByGame, names_of_all
 from spag_ray.results.lines import Line, parse_line
