@@ -14,8 +14,7 @@ import torch
 from actors.policy import Completion, Pairs, Request, Sampling, Score, WakePart, refuse_adapter, refuse_greedy
 from spag_ray.channels.buckets import tensors_of
 from spag_ray.errors import EngineError, WeightSyncError
-from spag_ray.families.auto import read_model
-from spag_ray.families.names import file_name
+from spag_ray.families.auto import file_name, read_model
 from spag_ray.weights.snapshot import Snapshot
 
 

@@ -16,7 +16,7 @@ from learners.engine import TrainingEngine
 from learners.lora import Weights, merged_weights
 from spag_ray.channels.buckets import StagingBuffer
 from spag_ray.config.parts import LoraConfig
-from spag_ray.families.names import file_name
+from spag_ray.families.auto import file_name
 from spag_ray.weights.snapshot import Bucket, TensorSpec, checksum, plan_buckets
 
 

@@ -2,5 +2,5 @@
 
 Import the Auto classes from `spag_ray.families.auto`: there they know these families.
 
-Tests of other names: auto in test_alibi_llama.py; torch_free in test_libraries.py.
+Tests of other names: torch_free in test_libraries.py.
 """
