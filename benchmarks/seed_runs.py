@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from spag_ray.results.lines import PlayLine
-from spag_ray.results.metric_lines import AnyLine, MetricLines
-from spag_ray.results.pauses import Clock
+from spag_ray.results.metric_lines import AnyLine, Clock, MetricLines
 from spag_ray.stages import Stage, StageKind
 
 

@@ -27,8 +27,7 @@ from spag_ray.game.rules import Role
 from spag_ray.results.line_codec import MOST
 from spag_ray.results.lines import ExploitabilityLine, HeldOutLine, Line, PlayLine, StepLine, StreamLine
 from spag_ray.results.matches import Match, read_matches
-from spag_ray.results.metric_lines import MetricLines
-from spag_ray.results.pauses import Clock
+from spag_ray.results.metric_lines import Clock, MetricLines
 from spag_ray.results.standings import ENDS, MIN_WORDS, SMALLEST_ERROR, by_situation, score
 from spag_ray.stages import Stage, StageKind, order_of
 

@@ -39,7 +39,7 @@ from spag_ray.results.lines import (
     SyncReport,
     parse_line,
 )
-from spag_ray.results.pauses import Clock
+from spag_ray.results.metric_lines import Clock
 from spag_ray.stages import Stage
 
 MAX_POINTS = 400

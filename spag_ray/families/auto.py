@@ -17,7 +17,7 @@ from spag_ray.errors import ModelError, reason_of
 from spag_ray.families.alibi_llama import AlibiLlamaForCausalLM
 from spag_ray.families.torch_free import AlibiLlamaConfig, AutoConfig, AutoTokenizer
 
-__all__ = ["AutoConfig", "AutoModelForCausalLM", "AutoTokenizer", "read_model"]
+__all__ = ["AutoConfig", "AutoModelForCausalLM", "AutoTokenizer", "file_name", "read_model"]
 
 AutoModelForCausalLM.register(AlibiLlamaConfig, AlibiLlamaForCausalLM, exist_ok=True)
 

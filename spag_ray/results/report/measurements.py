@@ -26,8 +26,7 @@ from spag_ray.results.lines import (
     StreamLine,
     SyncLine,
 )
-from spag_ray.results.metric_lines import MetricLines
-from spag_ray.results.pauses import Clock
+from spag_ray.results.metric_lines import Clock, MetricLines
 from spag_ray.results.report.thinned import Row, Thinned
 from spag_ray.stages import Stage
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from spag_ray.results.curves import Axis, Curves
-from spag_ray.results.metric_lines import MetricLines
-from spag_ray.results.pauses import Clock
+from spag_ray.results.metric_lines import Clock, MetricLines
 from spag_ray.results.report.thinned import Thinned
 
 

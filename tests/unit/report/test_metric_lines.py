@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from spag_ray.results.lines import EngineStateLine, Line, RestartLine, ResumedLine, SyncLine, SyncReport
-from spag_ray.results.pauses import Clock
+from spag_ray.results.metric_lines import Clock
 
 
 def engine(state: str, before: str) -> EngineStateLine:
