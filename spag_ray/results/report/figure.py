@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from spag_ray.results.report.thinned import Row
+from spag_ray.results.report.run_curves import Row
 
 SERIES = ("--series-1", "--series-2", "--series-3", "--series-4")
 MOST_MARKS = 12

@@ -27,7 +27,7 @@ from spag_ray.results.lines import (
     SyncLine,
 )
 from spag_ray.results.metric_lines import Clock, MetricLines
-from spag_ray.results.report.thinned import Row, Thinned
+from spag_ray.results.report.run_curves import Row, Thinned
 from spag_ray.stages import Stage
 
 STEP_FIELDS = (

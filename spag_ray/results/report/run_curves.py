@@ -1,14 +1,17 @@
 """The curves of a run's metrics.jsonl as the page draws them: each value over its own axis and over the time that the
-run ran. Curves have the names that they have in TensorBoard (curves.py)."""
+run ran, in constant memory. Curves have the names that they have in TensorBoard (curves.py).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from spag_ray.results.curves import Axis, Curves
 from spag_ray.results.metric_lines import Clock, MetricLines
-from spag_ray.results.report.thinned import Thinned
+
+Row = tuple[float | None, ...]
 
 
 class RunCurves:
@@ -68,3 +71,44 @@ def _short(value: float | None) -> float | int | None:
     if value is None:
         return None
     return int(value) if value % 1 == 0 and abs(value) < 1e15 else float(f"{value:.6g}")
+
+
+class Thinned:
+    """Rows of numbers in order, at most 2 * `limit` of them; None is a missing value. When there are too many,
+    neighbours are averaged.
+
+    >>> curve = Thinned(limit=2)
+    >>> for x in range(8):
+    ...     curve.add((float(x), None if x % 2 else 1.0))
+    >>> curve.rows()
+    [(1.5, 1.0), (5.5, 1.0)]
+    """
+
+    def __init__(self, limit: int = 500) -> None:
+        self.num_added = 0
+        self._limit = limit
+        self._stride = 1
+        self._rows: list[Row] = []
+        self._pending: list[Row] = []
+
+    def add(self, row: Row) -> None:
+        self.num_added += 1
+        self._pending.append(row)
+        if len(self._pending) == self._stride:
+            self._rows.append(_mean(self._pending))
+            self._pending = []
+        if len(self._rows) >= 2 * self._limit:
+            self._rows = [_mean(self._rows[place : place + 2]) for place in range(0, len(self._rows), 2)]
+            self._stride *= 2
+
+    def rows(self) -> list[Row]:
+        return [*self._rows, _mean(self._pending)] if self._pending else list(self._rows)
+
+
+def _mean(rows: Sequence[Row]) -> Row:
+    return rows[0] if len(rows) == 1 else tuple(_mean_of(column) for column in zip(*rows, strict=True))
+
+
+def _mean_of(values: Sequence[float | None]) -> float | None:
+    there = [value for value in values if value is not None]
+    return sum(there) / len(there) if there else None
