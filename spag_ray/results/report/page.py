@@ -38,7 +38,6 @@ from spag_ray.results.report.known_figures import known_figures, known_tables
 from spag_ray.results.report.markup import NOTHING, chart, heading, in_words, joined, page, paragraph
 from spag_ray.results.report.measurements import Measurements, read_measurements
 from spag_ray.results.report.outcome_figures import matrix_figure, outcome_figures, payoff_figure, payoff_table
-from spag_ray.results.report.pace_figures import pace_figures
 from spag_ray.results.report.packing import Packer, as_utf8, packed, packed_bytes
 from spag_ray.results.report.run_curves import RunCurves
 from spag_ray.results.report.sections import (
@@ -51,8 +50,8 @@ from spag_ray.results.report.sections import (
     staleness_text,
 )
 from spag_ray.results.report.solved_figures import solved_figures, solved_table
-from spag_ray.results.report.step_figures import LEARNING, MISMATCH, step_figures
 from spag_ray.results.report.tokens import Aligner, Decode
+from spag_ray.results.report.training_figures import LEARNING, MISMATCH, pace_figures, step_figures
 from spag_ray.results.report.transcripts import read_transcripts
 from spag_ray.results.standings import matrix_of, score
 

@@ -14,9 +14,8 @@ from spag_ray.results.lines import CollapseLine, IterationLine, StepLine, StepRe
 from spag_ray.results.matches import read_matches
 from spag_ray.results.report.measurements import read_measurements
 from spag_ray.results.report.outcome_figures import title_of
-from spag_ray.results.report.pace_figures import pace_figures
 from spag_ray.results.report.packing import packed
-from spag_ray.results.report.step_figures import LEARNING, MISMATCH, step_figures
+from spag_ray.results.report.training_figures import LEARNING, MISMATCH, pace_figures, step_figures
 from tests.support.report_runs import measurements, streamed, write_metrics
 
 
