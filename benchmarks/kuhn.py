@@ -24,7 +24,7 @@ from cluster.commands.exploitability import policy_of
 from cluster.guarded import run_guarded
 from spag_ray.config.loading import load_config
 from spag_ray.game.protocol import Solved
-from spag_ray.games.of_config import game_of
+from spag_ray.games.registry import game_of
 from spag_ray.results.lines import ExploitabilityLine
 from spag_ray.stages import Stage, StageKind
 

@@ -20,7 +20,7 @@ from benchmarks.seed_runs import arguments, lines_of, records_in, seconds_of, se
 from cluster.commands.exploitability import policy_of
 from spag_ray.config.loading import load_config
 from spag_ray.game.game_tree import TreeSolved, uniform
-from spag_ray.games.of_config import game_of
+from spag_ray.games.registry import game_of
 from spag_ray.results.lines import ExploitabilityLine
 from spag_ray.stages import Stage, StageKind
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from spag_ray.config.loading import load_config
 from spag_ray.game.protocol import Game, Solved, seat_to_move
-from spag_ray.games.of_config import game_of
+from spag_ray.games.registry import game_of
 
 END = "<|end|>"
 BATCH, RATE = 32, 2e-3

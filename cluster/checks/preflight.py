@@ -35,8 +35,7 @@ from spag_ray.game.game_form import has_turns_left
 from spag_ray.game.protocol import SEATS, Message, Scripted, guesser_of, seat_of, seat_to_move
 from spag_ray.game.renderer import Renderer, first_difference
 from spag_ray.game.turn import Turn, one_line
-from spag_ray.games.of_config import Scenarios, game_of, renderer_of
-from spag_ray.games.registry import SHIPPED
+from spag_ray.games.registry import SHIPPED, Scenarios, game_of, renderer_of
 from spag_ray.games.taboo.prompt_file import check_guesses
 from spag_ray.host.libraries import hidden
 from spag_ray.results.evaluations import task_names

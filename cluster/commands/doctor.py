@@ -34,7 +34,7 @@ from cluster.planning.memory import GIB
 from cluster.runtime.ray_session import address_of, ray_session
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ModelError, SpagError
-from spag_ray.games.of_config import Scenarios
+from spag_ray.games.registry import Scenarios
 from spag_ray.results.game_names import told_apart
 
 

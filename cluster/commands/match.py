@@ -35,7 +35,7 @@ from cluster.schedules.tournament import (
 )
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import InputError, SpagError
-from spag_ray.games.of_config import Scenarios
+from spag_ray.games.registry import Scenarios
 from spag_ray.games.taboo.decks import load_deck
 from spag_ray.results.could_have_known import read_held_out
 from spag_ray.results.game_names import NamesByGame, names_by_game

@@ -57,10 +57,8 @@ from spag_ray.game.game_form import chosen_scenario, listed
 from spag_ray.game.protocol import ReadsScenarios, guesser_of
 from spag_ray.game.rules import Role
 from spag_ray.game.words import read_lines, read_words
-from spag_ray.games.of_config import Scenarios, game_of, scenarios_of, style_of
-from spag_ray.games.registry import module_to_send
-from spag_ray.games.taboo.deck_file import read_deck
-from spag_ray.games.taboo.decks import Deck, easy_cards, load_deck, split_words, without_words
+from spag_ray.games.registry import Scenarios, game_of, module_to_send, scenarios_of, style_of
+from spag_ray.games.taboo.decks import Deck, easy_cards, load_deck, read_deck, split_words, without_words
 from spag_ray.games.taboo.prompt_file import untold_guesses
 from spag_ray.host.folder_lease import FolderLease, held
 from spag_ray.host.whole_files import given_text

@@ -19,7 +19,7 @@ from spag_ray.config.no_effect import check_something_to_do
 from spag_ray.config.opponents import SCRIPTED
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, nearest_path
-from spag_ray.games.of_config import game_of
+from spag_ray.games.registry import game_of
 from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.training_data.estimators import check_advantage
 

@@ -30,7 +30,7 @@ from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import stage_of
 from spag_ray.errors import LeaseLostError, RunFolderError
 from spag_ray.game.rules import Role
-from spag_ray.games.of_config import Scenarios
+from spag_ray.games.registry import Scenarios
 from spag_ray.host.whole_files import open_as_folder, sync_file, sync_folder, write_atomically
 from spag_ray.results.former_records import named_state
 from spag_ray.results.matches import Match, change_matches

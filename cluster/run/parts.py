@@ -45,7 +45,7 @@ from spag_ray.game.protocol import SEATS, Game, Solved, guesser_of, seat_to_move
 from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Role
 from spag_ray.game.words import WordsOfGame, WordStream
-from spag_ray.games.of_config import Scenarios, renderer_of
+from spag_ray.games.registry import Scenarios, renderer_of
 from spag_ray.games.taboo.decks import Deck
 from spag_ray.host.folder_lease import FolderLease, Heartbeat
 from spag_ray.results.game_names import NamesByGame, names_by_game, names_of_all, write_names

@@ -40,7 +40,7 @@ from spag_ray.episodes.wire import decode
 from spag_ray.errors import CollapseError, InputError, RunFolderError, StopRequestedError, meant
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.game.words import Scenario
-from spag_ray.games.of_config import Scenarios
+from spag_ray.games.registry import Scenarios
 from spag_ray.host.folder_lease import FolderLease
 from spag_ray.host.whole_files import REFUSED
 from spag_ray.results.evaluations import Evaluation

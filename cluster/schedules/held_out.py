@@ -14,7 +14,7 @@ from spag_ray.episodes.episode import Episode
 from spag_ray.game.protocol import SEATS, seat_to_move
 from spag_ray.game.rules import EndReason, Role
 from spag_ray.game.words import Scenario
-from spag_ray.games.of_config import Scenarios, game_of
+from spag_ray.games.registry import Scenarios, game_of
 from spag_ray.host.folder_lease import FolderLease
 from spag_ray.results.could_have_known import held_out_report
 from spag_ray.results.lines import HeldOutLine

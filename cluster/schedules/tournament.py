@@ -24,7 +24,7 @@ from spag_ray.config.opponents import SCRIPTED, is_url, script_of, url_fault
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, InputError, meant
 from spag_ray.game.rules import Role
-from spag_ray.games.of_config import check_strategies, game_of
+from spag_ray.games.registry import check_strategies, game_of
 from spag_ray.results.matches import Match
 from spag_ray.results.saved_models import saved_models
 from spag_ray.stages import BASE, PLAYER_NAME, Stage, order_of

@@ -37,7 +37,7 @@ from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, EngineError, EngineGoneError, InputError, ModelError, SpagError, meant
 from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Role
-from spag_ray.games.of_config import renderer_of
+from spag_ray.games.registry import renderer_of
 from spag_ray.results.report.tokens import Aligner
 from spag_ray.results.saved_models import saved_models
 from spag_ray.stages import BASE, Stage, order_of

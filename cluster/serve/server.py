@@ -32,7 +32,7 @@ from cluster.serve.visits import Table, Visits
 from spag_ray.config.loading import load_config
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, InputError, meant
-from spag_ray.games.of_config import game_of
+from spag_ray.games.registry import game_of
 from spag_ray.host.addresses import is_loopback
 from spag_ray.results.game_names import names_of
 

@@ -14,9 +14,8 @@ from spag_ray.game.conformance import check
 from spag_ray.game.protocol import Solved, strategies_of
 from spag_ray.game.rules import Outcome
 from spag_ray.games.kuhn import KuhnPoker
-from spag_ray.games.of_config import game_of
 from spag_ray.games.openspiel_game import NO_CHANCE, OpenSpielGame
-from spag_ray.games.registry import load_game
+from spag_ray.games.registry import game_of, load_game
 from tests.support.not_here import needs_openspiel
 
 DICE = "liars_dice(numdice=1,dice_sides=3)"

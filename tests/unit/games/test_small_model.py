@@ -7,7 +7,7 @@ from benchmarks import leduc, small_model
 from spag_ray.config.loading import load_config
 from spag_ray.game.rules import Role
 from spag_ray.game.turn import Turn
-from spag_ray.games.of_config import game_of, renderer_of
+from spag_ray.games.registry import game_of, renderer_of
 
 
 def test_every_decision_of_its_game_has_tokens_and_words_of_replies_are_few(tmp_path: Path) -> None:

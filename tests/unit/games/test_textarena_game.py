@@ -16,8 +16,7 @@ from spag_ray.game.game_form import verdict_of
 from spag_ray.game.protocol import seats_of
 from spag_ray.game.rules import Outcome
 from spag_ray.games import textarena_game
-from spag_ray.games.of_config import game_of, scenarios_of
-from spag_ray.games.registry import load_game
+from spag_ray.games.registry import game_of, load_game, scenarios_of
 from spag_ray.games.textarena_game import Table, TextArenaGame
 from tests.support.not_here import needs_textarena
 

@@ -17,8 +17,7 @@ from cluster.planning.placement import placement_fault
 from cluster.types import NodeResources
 from spag_ray.config.loading import load_config
 from spag_ray.game import check
-from spag_ray.games.of_config import game_of, scenarios_of
-from spag_ray.games.registry import load_game
+from spag_ray.games.registry import game_of, load_game, scenarios_of
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = ROOT / "docs" / "examples"

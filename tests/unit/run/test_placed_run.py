@@ -31,7 +31,7 @@ from spag_ray.errors import ConfigError, GameError, InputError, RunFolderError
 from spag_ray.game.protocol import SEATS, seat_to_move
 from spag_ray.game.words import WordsOfGame, WordStream
 from spag_ray.games.kuhn import KuhnPoker
-from spag_ray.games.of_config import game_of, renderer_of
+from spag_ray.games.registry import game_of, renderer_of
 from spag_ray.games.taboo.decks import load_deck
 from spag_ray.host.folder_lease import FolderLease, Heartbeat, held
 from spag_ray.results.report.files import read_files
