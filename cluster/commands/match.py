@@ -38,9 +38,8 @@ from spag_ray.errors import InputError, SpagError
 from spag_ray.games.registry import Scenarios
 from spag_ray.games.taboo.decks import load_deck
 from spag_ray.results.could_have_known import read_held_out
-from spag_ray.results.game_names import NamesByGame, names_by_game
+from spag_ray.results.game_names import NamesByGame, cooperative_note, names_by_game
 from spag_ray.results.matches import Match, change_matches, of_game, others, read_matches
-from spag_ray.results.payoffs_told import cooperative_note
 from spag_ray.results.report.files import read_files
 
 

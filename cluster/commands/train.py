@@ -28,9 +28,8 @@ from spag_ray.host.folder_lease import FolderLease, held
 from spag_ray.results.could_have_known import read_held_out
 from spag_ray.results.evaluations import FILE as EVALUATIONS
 from spag_ray.results.evaluations import read_evaluations
-from spag_ray.results.game_names import names_by_game, told_apart
+from spag_ray.results.game_names import cooperative_note, names_by_game, told_apart
 from spag_ray.results.matches import of_game
-from spag_ray.results.payoffs_told import cooperative_note
 
 
 def run_training(config: RunConfig, folder: Path, console: Console, resume: bool = False) -> None:

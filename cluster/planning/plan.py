@@ -33,7 +33,7 @@ from spag_ray.channels.base import AUTO, CHANNELS
 from spag_ray.config.no_effect import few_imitation_steps, values_without_effect
 from spag_ray.config.parts import ModelShape
 from spag_ray.config.run import RunConfig
-from spag_ray.results.payoffs_told import payoffs_line
+from spag_ray.results.game_names import payoffs_line
 
 
 @dataclass(frozen=True)

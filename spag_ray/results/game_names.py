@@ -1,5 +1,5 @@
-"""What people read about a run's game: the names of its seats and of its scenarios. Data has attacker and defender for
-the first and the second seat of every game.
+"""What people read about a run's game: the names of its seats and of its scenarios, and payoffs that differ by round or
+pay both seats if the word is found. Data has attacker and defender for the first and the second seat of every game.
 
 >>> names = GameNames("kuhn", ("first", "second"), "scenario", guesses=False, is_exhaustive=True)
 >>> names.seat(Role.DEFENDER), names.outcome(Outcome.ATTACKER_BREACH), names.held_out
@@ -11,17 +11,20 @@ the first and the second seat of every game.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import TypeAlias
 
+from spag_ray.config.parts import Payoffs
 from spag_ray.config.run import RunConfig
 from spag_ray.game.protocol import TABOO, Game, seat_of
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.games.registry import load_game
 from spag_ray.host.whole_files import write_atomically
 from spag_ray.results.former_records import names_of_seats
+from spag_ray.stages import Stage
 
 
 @dataclass(frozen=True)
@@ -144,6 +147,38 @@ def names_of_all(names: NamesByGame) -> GameNames:
     return GameNames(title, ("first", "second"), "scenario", False, all(each.is_exhaustive for each in every))
 
 
+def payoffs_line(config: RunConfig) -> str | None:
+    """The payoffs of all rounds in one line, in a configuration of one game; None for `game.payoffs` in every round
+    that pay nobody for helping.
+
+    >>> from spag_ray.config.loading import parse_config
+    >>> helping = {"right_guess": [1, 1], "cooperative": True}
+    >>> phases = {"rounds": 6, "phases": [{"rounds": 2, "payoffs": helping}, {"rounds": 1}]}
+    >>> told = parse_config({"self_play": phases, "objective": {"learn_from": "both"}})
+    >>> payoffs_line(told)
+    'rounds 1 to 2: phase 1, cooperative; rounds 3 to 6: game.payoffs'
+    >>> cooperative_note(told)[:57]
+    'Trained with cooperative payoffs (rounds 1 to 2): a right'
+    """
+    told = [f"{rounds}: {name}{', cooperative' * payoffs.rewards_helping}" for rounds, name, payoffs in _spans(config)]
+    is_usual = not config.self_play.phases and not config.game.payoffs.rewards_helping
+    return None if is_usual or not told else "; ".join(told)
+
+
+def cooperative_note(config: RunConfig | None) -> str | None:
+    """A sentence beside scores of a run, in a configuration of one game; None if no round pays the attacker for
+    helping, or nobody knows."""
+    spans = [] if config is None else list(_spans(config))
+    helping = [rounds for rounds, _, payoffs in spans if payoffs.rewards_helping]
+    if not helping:
+        return None
+    which = "" if len(helping) == len(spans) else f" ({', '.join(helping)})"
+    return (
+        f"Trained with cooperative payoffs{which}: a right guess paid the attacker at least as much as a tie. Scores, "
+        "ratings and wins count it for the defender alone."
+    )
+
+
 def _is_kept(config: RunConfig) -> bool:
     return config.game.is_own or config.game.env is not None
 
@@ -160,3 +195,19 @@ def _read(folder: Path, config: RunConfig) -> GameNames:
         )
     except (OSError, ValueError, TypeError, KeyError):
         return plain
+
+
+def _spans(config: RunConfig) -> Iterator[tuple[str, str, Payoffs]]:
+    """(rounds, name of their payoffs, payoffs) of rounds in a row that have the same."""
+
+    def named(number: int) -> tuple[str, Payoffs]:
+        phase = config.self_play.phase_of(number)
+        name = "game.payoffs"
+        if phase is not None and phase.payoffs is not None:
+            name = f"phase {next(place for place, each in enumerate(config.self_play.phases, 1) if each is phase)}"
+        return name, config.payoffs_of(Stage.of_round(number))
+
+    for (name, payoffs), found in groupby(range(1, config.self_play.rounds + 1), key=named):
+        numbers = list(found)
+        rounds = f"rounds {numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else f"round {numbers[0]}"
+        yield rounds, name, payoffs

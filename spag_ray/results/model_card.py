@@ -19,11 +19,10 @@ from spag_ray.config.run import RunConfig
 from spag_ray.errors import InputError
 from spag_ray.host.whole_files import write_atomically
 from spag_ray.results.evaluations import score_texts
-from spag_ray.results.game_names import GameNames, told_apart
+from spag_ray.results.game_names import GameNames, cooperative_note, told_apart
 from spag_ray.results.lines import ExploitabilityLine
 from spag_ray.results.matches import Match
 from spag_ray.results.metric_lines import MetricLines
-from spag_ray.results.payoffs_told import cooperative_note
 from spag_ray.results.report.files import RunFiles, read_files
 from spag_ray.results.saved_models import CARD, saved_models
 from spag_ray.results.standings import outcome_cells, score

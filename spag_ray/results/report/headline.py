@@ -13,8 +13,7 @@ from spag_ray.config.engine import EngineConfig, EngineRange
 from spag_ray.config.parts import LearnerConfig
 from spag_ray.config.run import RunConfig
 from spag_ray.game.rules import Role
-from spag_ray.results.game_names import GameNames, told_apart
-from spag_ray.results.payoffs_told import cooperative_note
+from spag_ray.results.game_names import GameNames, cooperative_note, told_apart
 from spag_ray.results.report import markup
 from spag_ray.results.report.files import RunFiles
 from spag_ray.results.report.markup import duration, in_words, joined, paragraph

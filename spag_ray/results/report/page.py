@@ -29,8 +29,7 @@ from spag_ray.game.rules import Role
 from spag_ray.game.turn import after_thought, without_thought
 from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.host.whole_files import replaced
-from spag_ray.results.game_names import told_apart
-from spag_ray.results.payoffs_told import cooperative_note
+from spag_ray.results.game_names import cooperative_note, told_apart
 from spag_ray.results.report.figure import Figure
 from spag_ray.results.report.files import read_files
 from spag_ray.results.report.headline import Gathered, headline, notices
