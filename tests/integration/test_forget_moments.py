@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.listening import free_ports
 from tests.support.not_here import not_here
 
 pytestmark = pytest.mark.parallel
@@ -63,9 +63,7 @@ def test_the_first_steps_of_a_later_stage_are_as_large_as_those_of_the_first(
     if optimizer == "DeepSpeedCPUAdam" and shutil.which("g++") is None:
         not_here("no `g++` on the PATH, with which DeepSpeed compiles its optimiser")
     built: Path = request.config.cache.mkdir("torch_extensions")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, json.dumps(options), str(on_gpu), str(port)],
         env={**os.environ, "TORCH_EXTENSIONS_DIR": str(built), "PATH": str(without_ninja(tmp_path / "bin"))},

@@ -2,7 +2,6 @@
 
 import json
 import math
-import socket
 import subprocess
 import sys
 import textwrap
@@ -14,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from benchmarks import loading
+from tests.support.listening import free_ports
 from tests.support.tiny_model import make_tiny_model
 
 pytestmark = pytest.mark.parallel
@@ -114,9 +114,7 @@ os._exit(0)
 
 def run_ranks(model: Path, out: Path, objective: str = "spag", size: int = 1, **options: object) -> dict[str, Any]:
     """The script above on `size` ranks, each a process of its own as in a run; what rank 0 found."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     arguments = [str(model), str(out), json.dumps(options), objective]
     processes = [
         subprocess.Popen(

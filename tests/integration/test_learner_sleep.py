@@ -2,7 +2,6 @@
 optimisers, built on a CPU, whose memory stands for a GPU's."""
 
 import json
-import socket
 import subprocess
 import sys
 
@@ -11,6 +10,7 @@ import pytest
 from learners.deepspeed_config import deepspeed_config
 from spag_ray.config.parts import LearnerConfig
 from spag_ray.errors import ConfigError
+from tests.support.listening import free_ports
 
 pytestmark = pytest.mark.parallel
 
@@ -99,9 +99,7 @@ def test_a_learner_that_slept_takes_the_steps_of_one_that_did_not(stage: int, of
         with pytest.raises(ConfigError, match="would add up gradients in bfloat16"):
             deepspeed_config(config)
         return
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     options = json.dumps({"zero_stage": stage, "dtype": dtype})
     done = subprocess.run([sys.executable, "-c", SCRIPT, options, offload, str(port)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -1,11 +1,12 @@
 """One step of the optimiser: which one it is, and how often it waits for a number of a device."""
 
 import json
-import socket
 import subprocess
 import sys
 
 import pytest
+
+from tests.support.listening import free_ports
 
 pytestmark = pytest.mark.parallel
 
@@ -46,9 +47,7 @@ os._exit(0)
 )
 def test_a_step_is_torchs_fused_adam_and_reads_few_numbers_not_one_per_parameter(options: dict[str, object]) -> None:
     """DeepSpeed's own fused Adam would have to be compiled with nvcc. An unfused Adam reads every step count."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     command = [sys.executable, "-c", SCRIPT, json.dumps(options), str(port)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -121,9 +120,7 @@ os._exit(0)
 
 
 def test_flat_gradients_give_deepspeeds_weights_with_one_operation_for_all_parameters() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     done = subprocess.run([sys.executable, "-c", FLAT, str(port)], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr[-3000:]
     line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT "))
@@ -191,9 +188,7 @@ os._exit(0)
 
 
 def test_zero_2_leaves_no_gradient_takes_one_norm_and_has_the_weights_of_deepspeed() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     done = subprocess.run([sys.executable, "-c", FREED, str(port)], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr[-3000:]
     line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT "))
