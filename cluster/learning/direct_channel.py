@@ -61,6 +61,13 @@ class EngineClient:
         self._in_flight = config.sync.update == "in_flight"
         self._begin_within_s = config.load_within_s(self._in_flight)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_calling"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """In rank 0's process, to which it is sent before its first call."""
+        vars(self).update(state, _calling=threading.Lock())
+
     @property
     def world_size(self) -> int:
         return 1 + len(self._engines) * self._workers_per_engine

@@ -16,9 +16,9 @@ from spag_ray.config.parts import ClusterConfig
 def nodes_of_one_cpu(count: int) -> Iterator[Cluster]:
     """A head that runs nothing that asks for a CPU, and nodes of one CPU each; this process is connected to it."""
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    for _ in range(count):
-        cluster.add_node(num_cpus=1)
-    with ray_session(ClusterConfig(address=cluster.address)):
+    with ray_session(ClusterConfig(address=cluster.address)):  # while there is no other node of this address
+        for _ in range(count):
+            cluster.add_node(num_cpus=1)
         yield cluster
     cluster.shutdown()
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
 
 from cluster.learning.direct_channel import EngineClient
 from cluster.learning.learner_actor import LearnerActor
@@ -111,6 +112,8 @@ def test_nobody_takes_the_port_of_a_channel_before_the_sender_listens_there(rank
         seen.append((is_free(place), is_free(place, reuses=True)))
 
     rank._learner = SimpleNamespace(open_channel=open_channel, abort_sending=None)
-    rank.open_channel("nccl", EngineClient([], RunConfig()), place)
+    client = ray.cloudpickle.loads(ray.cloudpickle.dumps(EngineClient([], RunConfig())))  # as it is sent there
+    client.check()
+    rank.open_channel("nccl", client, place)
     assert seen == [(False, True)]
     assert is_free(place), "it is held no longer"
