@@ -43,7 +43,7 @@ def flatten_gradients(optimizer: Any) -> None:
             total.zero_()
 
     def for_norm(for_clipping: bool = False) -> Any:
-        return list(summed) if for_clipping else ([part for total in summed for part in summed_well(total)], {})
+        return list(summed) if for_clipping else ([part for total in summed for part in exact_parts(total)], {})
 
     optimizer.clear_lp_grads = clear_own
     optimizer.zero_grad = lambda *_, **__: None  # a step has cleared the sums, and the next pass clears its own
@@ -53,7 +53,7 @@ def flatten_gradients(optimizer: Any) -> None:
     clear_own()
 
 
-def summed_well(flat: torch.Tensor) -> list[torch.Tensor]:
+def exact_parts(flat: torch.Tensor) -> list[torch.Tensor]:
     """Parts of which the norms are exact: on a CPU torch adds the squares of a long float32 tensor up one by one, and
     the norm of 5e8 numbers is a tenth to a third too small."""
     return list(flat.split(_EXACT_NUMBERS)) if flat.is_cpu else [flat]
@@ -83,7 +83,7 @@ def take_norm_at_once(optimizer: Any) -> None:
         if flat is None:
             found: torch.Tensor = of_each(gradients, parameters, norm_type)
             return found
-        squared = torch.stack(torch._foreach_norm(summed_well(flat))).norm().square()
+        squared = torch.stack(torch._foreach_norm(exact_parts(flat))).norm().square()
         deepspeed.comm.all_reduce(squared, group=optimizer.dp_process_group)
         return squared.sqrt()
 

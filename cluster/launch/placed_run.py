@@ -26,7 +26,7 @@ from cluster.monitor.terminal import say
 from cluster.planning.memory import with_planned_learner
 from cluster.planning.model_size import model_size
 from cluster.planning.reservation import free, reservation_of
-from cluster.run.checkpoint import check_goes_on, to_resume
+from cluster.run.checkpoint import check_can_resume, to_resume
 from cluster.run.parts import Prepared
 from cluster.run.run import CONCURRENCY_GROUPS, Run, RunHandle
 from cluster.runtime.output_files import label_of
@@ -80,7 +80,7 @@ def prepare(config: RunConfig, folder: Path, resume: bool) -> Prepared:
     cards = cards_of(config)
     words, held_out = every_words(config, cards)
     if found is not None:
-        check_goes_on(*found, config, words, held_out)
+        check_can_resume(*found, config, words, held_out)
     check_files(config)
     model = resolve_model(config.model)
     of_run = words, held_out, list(cards)

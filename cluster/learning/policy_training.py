@@ -86,7 +86,7 @@ class StageProgress:
 class PolicyTraining:
     """A policy in training, in all stages. `name` stamps its turns; `roles` are the seats that it plays; `learners`:
     None before their start and after the last stage. `stage_progress`: the stage that is under way, if it is not a
-    stream's. `saved_progress`: the stage in which the checkpoint was saved that was loaded last, until it goes on.
+    stream's. `saved_progress`: the stage in which the checkpoint was saved that was loaded last, until it is resumed.
     `split`: what the run's loop waits for; whoever measures that sets it."""
 
     name: str

@@ -279,10 +279,12 @@ def to_resume(folder: Path, config: CheckpointConfig) -> tuple[Path, RunState] |
     return found
 
 
-def check_goes_on(checkpoint: Path, state: RunState, config: RunConfig, words: Scenarios, held_out: Scenarios) -> None:
-    """Raises RunFolderError if a run of this configuration, with these words, cannot go on from a checkpoint: its
-    learners would have weights of a later round than the last, whose results these would be called, or words that it
-    goes on to train on are held out now. A game that plays all its scenarios in both has none held out."""
+def check_can_resume(
+    checkpoint: Path, state: RunState, config: RunConfig, words: Scenarios, held_out: Scenarios
+) -> None:
+    """Raises RunFolderError if a run of this configuration, with these words, cannot resume from a checkpoint: its
+    learners would have weights of a later round than the last, whose results these would be called, or words that are
+    trained on would be held out now. A game that plays all its scenarios in both has none held out."""
     begun = max(state.rounds, Stage.parse(checkpoint.name.lstrip(".").partition(_MID_STAGE)[0]).round)
     if config.schedule == "stream":
         begun = -(-state.parts // config.versions_per_round)

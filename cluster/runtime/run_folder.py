@@ -117,7 +117,7 @@ def is_finished(folder: Path, config: RunConfig) -> bool:
 def reopen_run_folder(folder: Path, config: RunConfig) -> Path:
     """The folder of a run that is to be resumed. Raises RunFolderError as `check_continues`."""
     check_continues(folder, config)
-    # Whoever lets this attempt begin again does not let all later ones, which are resumed from this file.
+    # Said of one attempt, it does not hold for later ones, which are resumed from this file.
     may_always = config.checkpoint.may_begin_again and _config_of(folder).checkpoint.may_begin_again
     checkpoint = config.checkpoint.model_copy(update={"may_begin_again": may_always})
     try:

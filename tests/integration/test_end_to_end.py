@@ -82,7 +82,8 @@ def test_a_run_imitates_plays_learns_syncs_and_says_what_happened(
     (tmp_path / "mine.py").write_text(CALLBACK.format(heard=str(heard)))
     console = Console(record=True, width=160)
     tracking = {"callbacks": [f"{tmp_path}/mine.py:Listens"]}
-    config = tiny_run(tiny_model, words, evaluation={"games": 6, "base_games": 3}, tracking=tracking)
+    evaluation, sync = {"games": 6, "base_games": 3}, {"channel": "shared_memory"}  # the learner itself sends weights
+    config = tiny_run(tiny_model, words, evaluation=evaluation, sync=sync, tracking=tracking)
     run_training(config, folder, console)
     assert "A worker died" not in "".join(capfd.readouterr()), "Ray takes an engine that was closed for one that died"
     printed = console.export_text()

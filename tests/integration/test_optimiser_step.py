@@ -3,12 +3,24 @@
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 from tests.support.listening import free_ports
 
 pytestmark = pytest.mark.parallel
+
+
+def result_of(script: str, *arguments: str) -> Any:
+    """What a script says in a process of its own, which is given a port for its ranks to meet."""
+    (port,) = free_ports(1)
+    command = [sys.executable, "-c", script, str(port), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-3000:]
+    line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT "))
+    return json.loads(line.removeprefix("RESULT "))
+
 
 SCRIPT = """
 import json, os, sys
@@ -17,10 +29,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from learners.engine import TrainingEngine, World
 from spag_ray.config.parts import LearnerConfig
 
-config = LearnerConfig(**json.loads(sys.argv[1]))
+config = LearnerConfig(**json.loads(sys.argv[2]))
 layers = [torch.nn.Linear(4, 4) for _ in range(20)]
 model = torch.nn.Sequential(*layers).to(getattr(torch, config.dtype))
-engine = TrainingEngine(model, config, World(master=f"127.0.0.1:{sys.argv[2]}"))
+engine = TrainingEngine(model, config, World(master=f"127.0.0.1:{sys.argv[1]}"))
 
 class Reads(TorchDispatchMode):
     count = 0
@@ -47,12 +59,7 @@ os._exit(0)
 )
 def test_a_step_is_torchs_fused_adam_and_reads_few_numbers_not_one_per_parameter(options: dict[str, object]) -> None:
     """DeepSpeed's own fused Adam would have to be compiled with nvcc. An unfused Adam reads every step count."""
-    (port,) = free_ports(1)
-    command = [sys.executable, "-c", SCRIPT, json.dumps(options), str(port)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr[-3000:]
-    line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT "))
-    module, fused, num_reads = json.loads(line.removeprefix("RESULT "))
+    module, fused, num_reads = result_of(SCRIPT, json.dumps(options))
     assert (module, fused) == ("torch.optim.adamw", True)
     assert num_reads <= 4, "the norm and whether it is finite; there are 40 parameters"
 
@@ -120,11 +127,7 @@ os._exit(0)
 
 
 def test_flat_gradients_give_deepspeeds_weights_with_one_operation_for_all_parameters() -> None:
-    (port,) = free_ports(1)
-    done = subprocess.run([sys.executable, "-c", FLAT, str(port)], capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr[-3000:]
-    line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT "))
-    same, norms, calls, at_once, is_rounded = json.loads(line.removeprefix("RESULT "))
+    same, norms, calls, at_once, is_rounded = result_of(FLAT)
     assert same == [True] * 5
     assert not is_rounded, "the sums of three backward passes are float32 until the step"
     assert norms[3] == [None, None]
@@ -188,11 +191,7 @@ os._exit(0)
 
 
 def test_zero_2_leaves_no_gradient_takes_one_norm_and_has_the_weights_of_deepspeed() -> None:
-    (port,) = free_ports(1)
-    done = subprocess.run([sys.executable, "-c", FREED, str(port)], capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr[-3000:]
-    line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT "))
-    (left, norms, calls), (left_by_deepspeed, its_norms, its_calls), is_same = json.loads(line.removeprefix("RESULT "))
+    (left, norms, calls), (left_by_deepspeed, its_norms, its_calls), is_same = result_of(FREED)
     assert left == [0] * 4
     assert left_by_deepspeed == [9] * 4, "those that are larger than a bucket"
     assert norms == pytest.approx(its_norms, rel=1e-5)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cluster.buffer.replay_buffer import ReplayBuffer
-from cluster.run.checkpoint import Checkpoints, RunState, check_goes_on, keep_matches, set_aside, to_resume
+from cluster.run.checkpoint import Checkpoints, RunState, check_can_resume, keep_matches, set_aside, to_resume
 from cluster.runtime.run_folder import make_run_folder, reopen_run_folder
 from spag_ray.config.loading import load_config, parse_config
 from spag_ray.config.parts import CheckpointConfig
@@ -232,10 +232,10 @@ def test_a_run_does_not_end_at_a_round_before_the_one_it_is_in(
     for last in range(4):
         config = parse_config({"schedule": schedule, "self_play": {"rounds": last, **rounds}})
         if last >= begun:
-            check_goes_on(tmp_path / name, state, config, {}, {})
+            check_can_resume(tmp_path / name, state, config, {}, {})
             continue
         with pytest.raises(RunFolderError, match=f"{name}: round {begun} has begun, but self_play.rounds is {last}"):
-            check_goes_on(tmp_path / name, state, config, {}, {})
+            check_can_resume(tmp_path / name, state, config, {}, {})
 
 
 def test_a_run_that_was_let_begin_again_once_is_not_for_ever(tmp_path: Path) -> None:

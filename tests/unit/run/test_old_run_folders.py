@@ -10,7 +10,7 @@ from rich.console import Console
 from cluster.commands.report import report_finished
 from cluster.commands.train import run_training
 from cluster.launch.placed_run import cards_of, every_words
-from cluster.run.checkpoint import check_goes_on, to_resume
+from cluster.run.checkpoint import check_can_resume, to_resume
 from cluster.runtime.run_folder import make_run_folder, reopen_run_folder
 from spag_ray.config.loading import load_config, parse_config, shown_config, write_config
 from spag_ray.episodes.log import read_log
@@ -31,12 +31,12 @@ def test_an_old_run_folder_is_reported(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["rounds", "kuhn", "stream"])
-def test_an_old_run_goes_on_with_its_words(name: str, tmp_path: Path) -> None:
+def test_an_old_run_resumes_with_its_words(name: str, tmp_path: Path) -> None:
     folder = placed(name, tmp_path)
     config = load_config(str(folder / "config.yaml"))
     found = to_resume(folder, config.checkpoint)
     assert found is not None
-    check_goes_on(*found, config, *every_words(config, cards_of(config)))
+    check_can_resume(*found, config, *every_words(config, cards_of(config)))
 
 
 def test_a_run_of_today_is_not_resumed_with_another_deck(tmp_path: Path) -> None:

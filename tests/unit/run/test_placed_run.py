@@ -22,7 +22,7 @@ from actors.models import load_tokenizer
 from cluster.launch import placed_run
 from cluster.launch.placed_run import any_words, prepare, training_words, words_of_file
 from cluster.monitor.terminal import say
-from cluster.run.checkpoint import Checkpoints, RunState, check_goes_on
+from cluster.run.checkpoint import Checkpoints, RunState, check_can_resume
 from cluster.run.parts import Prepared
 from cluster.runtime import run_folder
 from cluster.runtime.run_folder import check_can_be_made, make_run_folder, note_stop
@@ -296,14 +296,14 @@ def test_words_that_are_trained_on_are_never_held_out_in_a_later_attempt(tmp_pat
     with Checkpoints(folder, config.checkpoint).writing("start", RunState(order=1, words=state)):
         pass
     file.write_text("river\ncat\nlamp\nstone\nbread\n")
-    assert set(trained) & set(training_words(config, {})[1]), "a resume goes on with the former words"
+    assert set(trained) & set(training_words(config, {})[1]), "a resume trains on the former words"
     with pytest.raises(RunFolderError, match="start: the words of taboo are not those that the run was started with"):
         prepare(config, folder, resume=True)
 
 
-def test_a_game_that_holds_nothing_out_goes_on_in_any_order_of_its_scenarios(tmp_path: Path) -> None:
+def test_a_game_that_holds_nothing_out_resumes_with_its_scenarios_in_any_order(tmp_path: Path) -> None:
     state = RunState(order=1, words=WordStream([WordsOfGame("kuhn", 1.0, ("a", "b"))], 0).state())
-    check_goes_on(tmp_path / "start", state, parse_config({}), {"kuhn": ["b", "c", "a"]}, {"kuhn": ["a", "b", "c"]})
+    check_can_resume(tmp_path / "start", state, parse_config({}), {"kuhn": ["b", "c", "a"]}, {"kuhn": ["a", "b", "c"]})
 
 
 @pytest.mark.parametrize("has_written", [False, True])
